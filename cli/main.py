@@ -26,6 +26,7 @@ from .commands import (
     dht,
     doctor,
     find,
+    finetune,
     group,
     job,
     model,
@@ -57,7 +58,7 @@ def shoal(context: click.Context) -> None:
 
 for _command in (
     node.node, node.join, node.invite, node.stop, group.group, model.model, adapter.adapter,
-    blob.blob, share.share, run.run, api.api,
+    blob.blob, share.share, run.run, api.api, finetune.finetune,
     plan.plan, status.status, status.peers, doctor.doctor, find.find, dht.dht, state.state,
     job.job, usage.usage, config.config,
     demo.demo, sim.sim,

@@ -185,7 +185,7 @@ def node_options(command: Command) -> Command:
                  "one, or no for none (default: 8462). `shoal api` shows how to use it."),
         _switch("measure", "Measure the speed of this machine, in a few seconds, at the first "
                 "start and when its hardware has changed (default: yes)."),
-        _switch("jobs", "Do jobs of other nodes, one at a time, only when no interactive request "
+        _switch("jobs", "Do jobs of other nodes, only when no interactive request "
                 "is running here; they cost computing time, electricity and some traffic "
                 "(default: while this node serves layers)."),
         click.option("--private", is_flag=True,

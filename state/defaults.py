@@ -252,6 +252,12 @@ JOB_DEPENDENCIES = 16
 JOB_REFUSED = 64  # claimants that a job's author refuses
 JOB_LEASE = (1.0, 600.0, 86_400.0)  # seconds: minimum, default, maximum
 JOB_RESULT_BYTES = 1024
+JOB_PARTS = 256  # pieces of one job
+JOB_ROWS = 64  # rows of one piece
+JOB_PRIORITY = 5  # of a job that names none
+MAX_PRIORITY = 9
+MAX_DEADLINE = 2**40  # seconds since 1970
+MAX_CLAIM_TAKES = 86_400  # seconds
 MAX_ATTEMPT = 2**16
 MAX_STEP = 2**32
 

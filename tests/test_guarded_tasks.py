@@ -72,6 +72,9 @@ PARTS = {
     "tasks/inference/choice.py": {"self._probe"},  # of the same
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
+    "tasks/tuning/chain/network.py": {"self._run"},  # of a trainer
+    "tasks/tuning/chain/stages.py": {"watch"},  # of the same
+    "tasks/tuning/stage/stage.py": {"compute"},  # of a stream, so of a link
     "tasks/sharing/asking.py": {"probe"},  # of a request
     "tasks/sharing/desk.py": {"_until_left", "out.stay_alive"},  # of a stream, so of a link
     "tasks/sharing/sharing.py": {"self._watch"},  # guards each look
@@ -111,6 +114,7 @@ OWN = {
         "self._persistence.run",
     },
     "tasks/engine/process.py": {"self._write", "self._watch"},
+    "tasks/jobs/runner.py": {"one"},  # within the guarded task of its piece
     "tasks/jobs/desk.py": {"self._watch", "self._tidy"},
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
@@ -120,7 +124,10 @@ OWN = {
     },
     "tasks/serving/slots.py": {"self._run_one", "one", "self._reports.run"},
     "tasks/inference/stage.py": {"self._free"},
+    "tasks/tuning/stage/stage.py": {"self._close_all"},
     "tasks/text/process.py": {"self._write"},
+    "tasks/tuning/trainer/encoding.py": {"some"},
+    "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
@@ -134,13 +141,14 @@ OWN = {
         "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
         "keep_journal", "measure_machine",
-        "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
+        "compute.models.run", "self.stage.run", "self.compute.tuning_stage.run",
+        "self.working.run", "self._run_engine",
         "self.control.run", "self.answers.run", "self.api.run", "self._enter_swarm", "start",
-        "self.content.embedded.bring", "self.compute.sharing.run",
+        "self.content.embedded.bring", "self.compute.sharing.run", "self.tuning.tunings.run",
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},
-    "node/daemon/jobs.py": {"self.desk.run", "self._accounting.run", ""},
+    "node/daemon/jobs.py": {"self.desk.run", "self._accounting.run", "self._tidy", ""},
 }  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from shoal.netsim.faults import Rule
 from shoal.netsim.seeds import Figures
 from shoal.state import defaults
-from shoal.state.claims.claimant import Claimant, WorkerRing, patience
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter
@@ -27,6 +26,7 @@ from shoal.state.views.jobs import (
     job_id,
 )
 from shoal.state.views.views import Views
+from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
 from shoal.transport.identity import PeerId, public_key_of
 
 from .replicanode import ReplicaNode, at_once, opened_once

@@ -26,6 +26,7 @@ import torch
 from worlds.engines import SHAPES, config
 
 from shoal.tasks.engine.compute.kv import KvMemory
+from shoal.tasks.engine.compute.layers import AttentionPart
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.native.library import Kernels
 from shoal.tasks.engine.compute.native.steps import NativeSteps
@@ -50,17 +51,21 @@ _TYPES: Final = {"bf16": (30, 1, 2), "int8": (8, 32, 34), "int4": (2, 32, 18)}
 """By kind: GGUF's type of tensor, weights of a block, bytes of a block."""
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What the kernels read of an attention or feed-forward part and of a norm."""
+class _Attention(AttentionPart):
+    """The part of a layer with attention, as far as the kernels read it."""
 
-    qkv: Linear | None = None
-    output: Linear | None = None
-    gate_up: Linear | None = None
-    down: Linear | None = None
-    query_norm: None = None
-    key_norm: None = None
-    window: int = 0
+    def __init__(self, qkv: Linear, output: Linear) -> None:
+        self.qkv, self.output = qkv, output
+        self.query_norm = self.key_norm = None
+        self.window = 0
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """The feed-forward part of a layer, as far as the kernels read it."""
+
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,8 @@ class _Weight:
 class _Layer:
     input_norm: _Weight
     mlp_norm: _Weight
-    attention: _Part
-    mlp: _Part
+    mixer: _Attention
+    mlp: _Dense
 
 
 def matrix(kind: str, outputs: int, inputs: int) -> Linear:
@@ -98,10 +103,9 @@ class Ours:
         norm, size = _Weight(torch.ones(HIDDEN, dtype=torch.bfloat16)), HIDDEN // HEADS
         layers: list[Any] = [
             _Layer(norm, norm,
-                   _Part(matrix(kind, HIDDEN + 2 * KV_HEADS * size, HIDDEN),
-                         matrix(kind, HIDDEN, HIDDEN)),
-                   _Part(gate_up=matrix(kind, 2 * INNER, HIDDEN),
-                         down=matrix(kind, HIDDEN, INNER)))
+                   _Attention(matrix(kind, HIDDEN + 2 * KV_HEADS * size, HIDDEN),
+                              matrix(kind, HIDDEN, HIDDEN)),
+                   _Dense(matrix(kind, 2 * INNER, HIDDEN), matrix(kind, HIDDEN, INNER)))
             for _ in range(LAYERS)
         ]  # fmt: skip
         self._head = matrix(kind, WORDS, HIDDEN)

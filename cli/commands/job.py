@@ -1,8 +1,6 @@
-"""`shoal job submit | list | show | result | cancel`: prompts that are answered later."""
+"""`shoal job submit | list | show | result | cancel`: work that is done later."""
 
-import json
 import sys
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from .. import defaults, jobresults, render
+from .. import defaults, jobfiles, jobresults, render
 from ..errors import CommandError
 from ..options import Commands, TextOptions, data_flag, data_option, example, json_option
 from .run import read_prompt
@@ -19,7 +17,8 @@ if TYPE_CHECKING:
     from ...node.control.messages import jobs as messages
     from ..jobresults import Record
 
-HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
+HEADS = ("JOB", "STATE", "ROWS", "MODEL", "BY", "PROMPT")
+KINDS = ("generate", "embed")
 NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
 
@@ -33,12 +32,12 @@ job_argument = click.argument("job_id", metavar="ID")
     cls=Commands,
     epilog=example(
         'shoal job submit tiny "Once upon a time" --wait',
-        "shoal job submit tiny --file prompts.txt",
+        "shoal job submit tiny --file prompts.jsonl --follow -o answers.jsonl",
         "shoal job list --mine",
     ),
 )
 def job() -> None:
-    """Submit prompts that idle nodes of the swarm answer later.
+    """Submit work that idle nodes of the swarm do later: prompts, embeddings, evaluations.
 
     A job continues while this computer is off. Jobs and results are not secret: every node of the
     swarm stores and can read them. A result is only as trustworthy as the node that made it.
@@ -49,13 +48,23 @@ def job() -> None:
 @job.command(
     epilog=example(
         'shoal job submit tiny "Once upon a time"',
-        "shoal job submit tiny --file prompts.txt --max-tokens 64 --wait",
+        "shoal job submit tiny --file prompts.jsonl --max-tokens 64 --follow",
+        "shoal job submit tiny --file texts.jsonl --kind embed --deadline 2h",
+        "shoal job submit job.toml",
     )
 )
-@click.argument("name", metavar="MODEL")
+@click.argument("name", metavar="MODEL|JOB.toml")
 @click.argument("prompt", required=False)
 @click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE",
-              help="One job for each non-empty line; `-` reads standard input.")  # fmt: skip
+              help="A job with a row for each line, each a JSON object; `-` reads standard "
+              "input.")  # fmt: skip
+@click.option("--kind", type=click.Choice(KINDS),
+              help="What to do with each row (default: generate).")  # fmt: skip
+@click.option("--priority", type=click.IntRange(0, 9), metavar="N",
+              help="Among your own jobs, a higher one comes first (default: 5).")  # fmt: skip
+@click.option("--deadline", metavar="TIME",
+              help="When you need it: a time span (`90m`, `2h`) or a time "
+              "(`2026-12-01T18:00`). Among your own jobs, the earliest comes first.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1, 4096), metavar="N",
               help="Stop after N tokens (default: 4096, or where the context ends).")  # fmt: skip
 @click.option("--temperature", type=click.FloatRange(0, 100), default=0.0, metavar="T",
@@ -68,38 +77,116 @@ def job() -> None:
               help="Random seed, to repeat a text (default: a new one for each job).")  # fmt: skip
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
 @click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
-@click.option("--wait", is_flag=True, help="Wait for the results and print them.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="With --follow, write the output to FILE.")  # fmt: skip
+@click.option("--follow", "--wait", "follow", is_flag=True,
+              help="Show the progress, wait for the result and print it.")  # fmt: skip
 @data_option
 @json_option
 def submit(
     name: str,
     prompt: str | None,
     file: Path | None,
-    wait: bool,
+    kind: str | None,
+    priority: int | None,
+    deadline: str | None,
+    output: Path | None,
+    follow: bool,
     data: Path,
     as_json: bool,
     **options: Unpack[TextOptions],
 ) -> None:
     """Submit PROMPT as a job for MODEL, and print its id.
 
-    With --file, every non-empty line of the file becomes a job. The PROMPT `-` reads one prompt
-    from standard input. When an id is printed, its job is stored on this node's disk. Every node of
-    the swarm can read the jobs. Needs a running daemon.
+    With --file, the job has a row for each line of the file, and its output has a line for each
+    row, in the same order. JOB.toml describes a job in the same words as these options. The PROMPT
+    `-` reads one prompt from standard input. When an id is printed, its job is stored on this
+    node's disk, and on another node unless the command says otherwise. Every node of the swarm can
+    read the jobs. Needs a running daemon.
     """
-    prompts = prompts_of(prompt, file)
-    sender = JobSender(data, name, options, show=not as_json, wait=wait)
-    sender.send(prompts)
-    if not wait:
-        if as_json:
-            click.echo(render.as_json({"jobs": sender.jobs}))
+    if name.endswith(".toml") and prompt is None and file is None:
+        order = jobfiles.read_job_file(Path(name))
+        output = output or order.output
+    else:
+        if (prompt is None) == (file is None):
+            raise click.UsageError("give either a PROMPT or --file FILE")
+        prompt = read_prompt() if prompt == "-" else prompt
+        order = jobfiles.JobOrder(
+            name, prompt, file, kind or "generate", priority, deadline, output, options
+        )
+    sent = _send(data, order)
+    job_id = sent.jobs[0]
+    if not follow:
+        click.echo(render.as_json(sent) if as_json else job_id)
         return
-    found = sender.results()
-    if as_json:
-        from ...node.control.messages.encoding import plain
+    if not as_json:
+        print(job_id, file=sys.stderr)
+    _finish(data, job_id, output, as_json=as_json)
 
-        click.echo(render.as_json({"jobs": plain(found)}))
-    if any(result.error for result in found):
-        click.get_current_context().exit(1)
+
+def _send(data: Path, order: jobfiles.JobOrder) -> "messages.SubmittedJobs":
+    """Submit a job, and say on standard error what the user should know about it."""
+    from ..client import request
+
+    try:
+        with jobfiles.request_of(order) as ask:
+            sent = request(data, ask, wait=True)
+    except KeyboardInterrupt:
+        hint = f"`shoal job list --mine{data_flag(data)}` shows whether it was"
+        message = "interrupted; the job may have been submitted"
+        raise CommandError("interrupted", message, hint=hint) from None
+    for line in sent.broken:
+        print(f"line {line.line}: {render.safe(line.message, 200)}", file=sys.stderr)
+    if sent.broken_rows:
+        rows = render.count(sent.rows - sent.broken_rows, "other row")
+        print(f"{sent.broken_rows} broken; the {rows} will be done", file=sys.stderr)
+    if not sent.replicated:
+        print(
+            "no other node has the job yet: keep this node running until one has",
+            file=sys.stderr,
+        )
+    return sent
+
+
+def _finish(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> None:
+    """Wait until a job is done, and write its output to a file or print it.
+
+    Raises CommandError if the job or one of its rows failed.
+    """
+    from ...node.control.messages.jobs import GetJobResult
+    from ..client import request
+
+    try:
+        count = jobresults.follow(data, job_id)
+    except KeyboardInterrupt:
+        raise interrupted(data, job_id, 1) from None
+    if output is not None or count.rows > 1:
+        _write(data, job_id, output, as_json=as_json)
+        return
+    found = request(data, GetJobResult(job=job_id.lower()), wait=True)
+    _print(found, as_json=as_json)
+
+
+def _write(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> None:
+    """Write the output of a finished job of many rows to a file, or name the command that does."""
+    from ...node.control.messages.jobs import WriteJobOutput
+    from ..client import request
+
+    path = None if output is None else str(output.absolute())
+    wrote = request(data, WriteJobOutput(job=job_id.lower(), path=path), wait=True)
+    if as_json:
+        click.echo(render.as_json(wrote))
+    elif output is not None:
+        click.echo(f"wrote {render.count(wrote.rows, 'line')} to {output}")
+    else:
+        flag = data_flag(data)
+        click.echo(f"done: `shoal job result {job_id[:LETTERS]} -o FILE{flag}` writes the output")
+    if wrote.rows_failed:
+        raise CommandError(
+            "rows-failed",
+            f"{wrote.rows_failed} of {render.count(wrote.rows, 'row')} failed",
+            hint="their lines of the output have the fields `error` and `message`",
+        )
 
 
 @job.command("list", epilog=example("shoal job list --mine", "shoal job list --state open"))
@@ -149,35 +236,58 @@ def list_(
 @data_option
 @json_option
 def show(job_id: str, data: Path, as_json: bool) -> None:
-    """Show what a job asks for, and which nodes claim it.
+    """Show what a job asks for, and which nodes claim it; or a fine-tuning with its loss curve.
 
     The beginning of its ID is enough. Needs a running daemon.
     """
     from ...node.control.messages.jobs import ShowJob
     from ..client import request
 
-    answer = request(data, ShowJob(job=job_id.lower()), wait=True)
+    try:
+        answer = request(data, ShowJob(job=job_id.lower()), wait=True)
+    except CommandError as error:
+        if error.code != "unknown-job":
+            raise
+        _show_tuning(data, job_id, as_json=as_json, unknown=error)
+        return
     if as_json:
         click.echo(render.as_json(answer))
         return
     rows = [
         ("job", render.safe(answer.job, 64)),
+        ("kind", render.safe(answer.kind, 32)),
         ("state", _state(answer)),
+        ("rows", _rows(answer)),
         ("author", render.short(answer.author)),
         ("model", render.name(answer.model or "-", 64)),
         ("prompt", render.safe(answer.abstract, 300)),
     ]
     if answer.made:
         rows.append(("submitted", _time(answer.made)))
+    if answer.deadline:
+        rows.append(("deadline", _time(answer.deadline)))
     if answer.came:
         rows.append(("result", f"came {_time(answer.came)}"))
     rows += [("claims", _claim(claim)) for claim in answer.claims]
     click.echo(render.fields(rows))
 
 
+def _show_tuning(data: Path, text: str, *, as_json: bool, unknown: CommandError) -> None:
+    """Show a fine-tuning with its loss curve. Raises `unknown` if there is none."""
+    from ..tuningviews import shown as words
+    from .finetune import shown
+
+    try:
+        answer = shown(data, text)
+    except CommandError as error:
+        raise (unknown if error.code == "unknown-tuning" else error) from None
+    click.echo(render.as_json(answer) if as_json else words(answer))
+
+
 @job.command(
     epilog=example(
         "shoal job result 3fa9c1d2 --wait",
+        "shoal job result 3fa9c1d2 -o answers.jsonl",
         "shoal job result --file ids.txt -o results.jsonl --wait",
         "shoal job result --all -o results.jsonl",
     )
@@ -188,8 +298,8 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
               help="The results of the jobs whose ids are in FILE, one on each line, as `submit` "
               "prints them.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
-              metavar="FILE", help="Write the results to FILE, one JSON object on each line "
-              "(default: standard output).")  # fmt: skip
+              metavar="FILE", help="Write the output of the job, or the results of the jobs, to "
+              "FILE: one JSON object on each line.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Wait until every job has a result.")
 @data_option
 @json_option
@@ -211,8 +321,10 @@ def result(
     written to FILE.part, which is renamed to FILE when it is complete. With --wait, the command
     keeps waiting when the daemon restarts; Ctrl-C leaves the jobs as they are.
 
-    The exit code is 1 if a job failed or has no result. For one job, only the text is printed, with
-    control characters escaped; `--json` gives it exactly. Needs a running daemon.
+    With ID and -o, FILE gets the output of the job: a line for each row, in the order of the rows.
+
+    The exit code is 1 if a job or a row failed, or has no result. For one prompt, only the text is
+    printed, with control characters escaped; `--json` gives it exactly. Needs a running daemon.
     """
     if (job_id is not None) + every + (file is not None) != 1:
         raise click.UsageError("give one of ID, --all and --file FILE")
@@ -220,9 +332,16 @@ def result(
         jobs = None if file is None else jobresults.ids_in(file)
         jobresults.collect_to(data, jobs, output or Path("-"), wait=wait, as_json=as_json)
         return
-    if output is not None:
-        raise click.UsageError("--output is for --all and --file FILE")
-    found = _result(data, job_id, wait=wait)
+    if output is not None and str(output) != "-":
+        if wait:
+            jobresults.follow(data, job_id)
+        _write(data, job_id, output, as_json=as_json)
+        return
+    _print(_result(data, job_id, wait=wait), as_json=as_json)
+
+
+def _print(found: "messages.JobResult", *, as_json: bool) -> None:
+    """Print the result of a job. Raises CommandError if it failed."""
     if as_json:
         click.echo(render.as_json(found))
     elif not found.error:
@@ -269,13 +388,12 @@ AGAIN = "submit it again, perhaps with changes: `shoal job submit MODEL PROMPT`"
 def _result(data: Path, job_id: str, *, wait: bool) -> "messages.JobResult":
     """Return the result of the job whose id begins with `job_id`. With `wait`, wait until there is
     one."""
-    from ...node.control.messages.jobs import GetJobResult, ShowJob
+    from ...node.control.messages.jobs import GetJobResult
     from ..client import request
 
     try:
         if wait:
-            job_id = request(data, ShowJob(job=job_id.lower()), wait=True).job
-            jobresults.Collection(data, [job_id], lambda _: None).run(wait=True)
+            jobresults.follow(data, job_id)
         return request(data, GetJobResult(job=job_id.lower()), wait=True)
     except KeyboardInterrupt:
         raise interrupted(data, job_id, 1) from None
@@ -293,6 +411,7 @@ def _row(item: "messages.JobView", own: str) -> list[str]:
     return [
         render.safe(item.job[:LETTERS]),
         _state(item),
+        _rows(item),
         render.name(item.model or item.kind, 24),
         by,
         render.safe(item.abstract, ABSTRACT),
@@ -310,10 +429,18 @@ def _state(item: "messages.JobView") -> str:
     return said
 
 
+def _rows(item: "messages.JobView") -> str:
+    """Format the number of rows of a job: `12/1000, 3 failed`, or `1`."""
+    done = f"{item.rows_done}/" if item.rows_done < item.rows and item.rows > 1 else ""
+    failed = f", {item.rows_failed} failed" if item.rows_failed and item.rows > 1 else ""
+    return f"{done}{item.rows}{failed}"
+
+
 def _claim(claim: "messages.ClaimView") -> str:
     state = "refused" if claim.refused else "done" if claim.done else "in progress"
     step = f", step {claim.step}" if claim.step else ""
-    return f"{_peer(claim.claimant)}  attempt {claim.attempt}: {state}{step}"
+    piece = f"piece {claim.piece + 1}, " if claim.piece else ""
+    return f"{_peer(claim.claimant)}  {piece}attempt {claim.attempt}: {state}{step}"
 
 
 def _peer(peer: str) -> str:
@@ -322,156 +449,6 @@ def _peer(peer: str) -> str:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
-
-
-class JobSender:
-    """Submits prompts as jobs, in batches, and collects the results.
-
-    `show` prints ids and results as they arrive. `wait` says whether the command waits for the
-    results.
-    """
-
-    def __init__(
-        self, data: Path, model: str, options: TextOptions, *, show: bool, wait: bool
-    ) -> None:
-        self.jobs: list[str] = []
-        self._data = data
-        self._model = model
-        self._options = options
-        self._show = show
-        self._wait = wait
-        self._found: list[Record] = []
-        self._total = 0  # number of prompts
-
-    def send(self, prompts: list[str]) -> None:
-        """Submit all prompts.
-
-        If this node has too many open jobs and `wait` is set, wait for a result before submitting
-        more. Raises CommandError if the daemon refuses a batch; the message says how many jobs were
-        submitted.
-        """
-        from ...node.control.messages.jobs import SubmitJobs
-        from ..client import request
-
-        at = 0
-        self._total = len(prompts)
-        while at < len(prompts):
-            batch = _batch(prompts[at:])
-            try:
-                ask = SubmitJobs(model=self._model, prompts=tuple(batch), **self._options)
-                answer = request(self._data, ask, wait=True)
-            except CommandError as error:
-                if error.code != "jobs-full" or not (self._wait and self.jobs):
-                    raise self._partly(error, at, len(prompts)) from None
-                self._have_one()
-                time.sleep(defaults.JOBS_FULL_PAUSE)
-                continue
-            except KeyboardInterrupt:
-                raise self._stopped(at, len(prompts)) from None
-            at += len(batch)
-            self.jobs += answer.jobs
-            for each in answer.jobs if self._show else ():
-                print(each, file=sys.stderr if self._wait else sys.stdout)
-
-    def results(self) -> "list[Record]":
-        """Return the results of all jobs, in the order of submission."""
-        self._collect(self.jobs[len(self._found) :])
-        return self._found
-
-    def _have_one(self) -> None:
-        """Wait for the next result."""
-        at = len(self._found)
-        self._collect(self.jobs[at : at + 1])
-
-    def _collect(self, jobs: list[str]) -> None:
-        if not jobs:
-            return
-        collection = jobresults.Collection(
-            self._data, jobs, self._had, before=self._found, total=self._total
-        )
-        try:
-            collection.run(wait=True)
-        except KeyboardInterrupt:
-            left = len(self.jobs) - len(self._found)
-            raise interrupted(self._data, self.jobs[len(self._found)], left) from None
-
-    def _had(self, found: "Record") -> None:
-        """Append a result, and print it if results are shown."""
-        self._found.append(found)
-        if not self._show:
-            return
-        if len(self.jobs) > 1:
-            head = f"{found.job[:LETTERS]}  {render.safe(found.prompt or '', ABSTRACT)}"
-            click.echo(render.coloured(head, "dim", sys.stdout))
-        said = f"failed: {why(found)}" if found.error else render.safe_text(found.text)
-        click.echo(said)
-
-    def _stopped(self, done: int, of: int) -> CommandError:
-        """Return the error for Ctrl-C during a submission. It is unknown whether the daemon has
-        stored that batch."""
-        message = "interrupted; the job may have been submitted"
-        if of > 1:
-            message = f"interrupted; {done} of {of} jobs were submitted, and perhaps the next ones"
-        hint = f"`shoal job list --mine{data_flag(self._data)}` shows which"
-        return CommandError("interrupted", message, hint=hint)
-
-    def _partly(self, error: CommandError, done: int, of: int) -> CommandError:
-        """Return the error for a batch that was refused after `done` of `of` jobs had been
-        submitted."""
-        if of == 1:
-            return error
-        what = f"{done} of {of} jobs were submitted, but not those from prompt {done + 1} on"
-        hint = error.hint
-        if error.code == "jobs-full":
-            hint = "with `--wait` the command submits the rest as jobs end"
-        return CommandError(error.code, f"{what}: {error.message}", hint=hint)
-
-
-def _batch(prompts: list[str]) -> list[str]:
-    """Return as many of the first prompts as fit into one request; at least one."""
-    chosen: list[str] = []
-    room = defaults.JOBS_BATCH_BYTES
-    for prompt in prompts[: defaults.JOBS_BATCH]:
-        room -= len(json.dumps(prompt))
-        if room < 0 and chosen:
-            break
-        chosen.append(prompt)
-    return chosen
-
-
-def prompts_of(prompt: str | None, file: Path | None) -> list[str]:
-    """Return the given prompt, or the non-empty lines of a file.
-
-    Raises UsageError unless exactly one of the two is given, and CommandError if the prompts are
-    empty or the file cannot be used.
-    """
-    if (prompt is None) == (file is None):
-        raise click.UsageError("give either a PROMPT or --file FILE")
-    if prompt is not None:
-        prompts = [read_prompt() if prompt == "-" else prompt]
-    else:
-        prompts = _lines(str(file))
-    if not any(prompt.strip() for prompt in prompts):
-        raise CommandError("failed", "the prompt is empty", hint="`shoal job submit MODEL PROMPT`")
-    return prompts
-
-
-def _lines(name: str) -> list[str]:
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(defaults.JOBS_FILE_LIMIT + 1)
-        else:
-            with open(name, "rb") as file:
-                data = file.read(defaults.JOBS_FILE_LIMIT + 1)
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise CommandError(
-            "failed", f"`{name}` is not UTF-8 text", hint="convert it: `iconv -t UTF-8`"
-        ) from None
-    if len(data) > defaults.JOBS_FILE_LIMIT:
-        most = render.size(defaults.JOBS_FILE_LIMIT)
-        raise CommandError("failed", f"`{name}` is larger than {most}", hint="split the file")
-    return [line for line in text.splitlines() if line.strip()]
 
 
 def interrupted(data: Path, job_id: str, left: int) -> CommandError:

@@ -36,11 +36,13 @@ from ...tasks.engine.families import (
 from ...tasks.engine.interface import DType, KvForm, LoadShard, Parts, Span
 from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.kv.parts import KvShape
+from ...tasks.engine.passes import Tuner
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
 from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
 from .profile import Profile
+from .tuning import NumberTuner, TimedTuner
 
 _PRIME = (1 << 61) - 1  # all numbers are computed modulo this prime
 _PIECES = 8  # bytes of a number; each replaces the low byte of a hidden value
@@ -108,6 +110,10 @@ class NumberCompute:
     def costs(self) -> StepCosts:
         """Return no costs, because `Timed` predicts the time."""
         return StepCosts(0.0, 0.0, 0.0)
+
+    def tuner(self, costs: StepCosts) -> Tuner:
+        """Return what computes training passes on made-up numbers."""
+        return NumberTuner(self.arch, self.parts, costs)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         for source, target in copies:
@@ -401,6 +407,13 @@ class Timed:
     def adapter_costs(self, adapter: Any) -> AdapterCosts:
         """Return no costs: an adapter takes no simulated time."""
         return AdapterCosts(0.0, 0.0)
+
+    def tuner(self, costs: StepCosts) -> Tuner:
+        """Return what computes training passes in the time that the profile implies."""
+        return TimedTuner(self._inner.tuner(costs), self._passed)
+
+    def _passed(self, seconds: float) -> None:
+        self._watch.spent += seconds
 
     def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
         rows = [Rows(piece.count, piece.position) for piece in pieces]

@@ -76,6 +76,12 @@ class DiskFiles:
             raise
         self._sync_folder(path.parent)
 
+    def append(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        handle = self._mount.append(str(path), mode=mode)
+        rest = bytes(data)
+        while rest:
+            rest = rest[handle.write(rest) :]
+
     def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         mount, name = self._mount, str(path)
         handle = mount.create(name, mode=mode)

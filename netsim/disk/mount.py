@@ -80,6 +80,14 @@ class Mount:
             raise _failed(errno.EISDIR, path)
         return Handle(self, path, found)
 
+    def append(self, path: str, *, mode: int = 0o600) -> "Handle":
+        """Open a file at its end, and create it if it does not exist."""
+        if self.find(path) is None:
+            return self.create(path, mode=mode)
+        handle = self.open(path)
+        handle.seek_end()
+        return handle
+
     def create(self, path: str, *, mode: int = 0o600) -> "Handle":
         """Create an empty file and open it. Raises OSError (EEXIST) if the name exists."""
         folder, name = self._parent(path)
@@ -204,6 +212,10 @@ class Handle:
         disk.write(self.file, self._at, taken)
         self._at += len(taken)
         return len(taken)
+
+    def seek_end(self) -> None:
+        """Move the position to the end of the file."""
+        self._at = self.file.size
 
     def sync(self) -> None:
         """Start a sync that makes the file's content durable."""

@@ -12,7 +12,7 @@ from ..daemon.base import Base
 from ..daemon.compute import ComputeParts
 from ..errors import ControlError
 from ..kept import KeptAnswers, Note
-from .jobs import sampling_of
+from .jobsubmission import sampling_of
 from .messages import generation
 from .server import Emit, Operation, operation
 

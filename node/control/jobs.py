@@ -3,28 +3,31 @@
 Specified in docs/spec/control.md.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 
 import trio
 
+from ...dht.content.blobs import write_pieces
 from ...dht.names import Names
 from ...state.directory import Directory
 from ...state.service import State
 from ...state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
 from ...state.views.usage import UsageCount
-from ...tasks.engine.interface import Sampling
-from ...tasks.jobs import defaults as jobs_defaults
 from ...tasks.jobs.desk import Desk
-from ...tasks.jobs.errors import BadOutcome, BadSpec
-from ...tasks.jobs.prompt import KIND, PromptSpec, read_spec
+from ...tasks.jobs.errors import BadOutcome, BadSpec, JobError
+from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.results import StoredResult, read_outcome
+from ...tasks.jobs.spec import read_spec
+from ...tasks.jobs.wholes import asked, joined
 from ...tasks.sharing.desk import usage_root
 from ...tasks.sharing.offers import offers
 from ...tasks.usage.accounting import NO_ROOT
-from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import BadId, meant
 from .. import defaults
@@ -32,9 +35,9 @@ from ..daemon.base import Base
 from ..daemon.jobs import Working
 from ..errors import ControlError
 from . import views
+from .jobsubmission import Submission
 from .messages import jobs as messages
 from .messages.encoding import extended
-from .messages.generation import AskForText
 from .server import Emit, Operation, operation
 
 _Row = tuple[UsageCount, PeerId, PeerId, str]
@@ -55,6 +58,7 @@ class JobOperations:
         self._directory = directory
         self._names = names
         self._working = working
+        self._submission = Submission(base, names, working)
 
     def table(self) -> Mapping[str, Operation]:
         return dict(
@@ -64,6 +68,7 @@ class JobOperations:
                 operation(messages.ShowJob, self.show),
                 operation(messages.GetJobResult, self.result),
                 operation(messages.GetJobResults, self.results),
+                operation(messages.WriteJobOutput, self.output),
                 operation(messages.CancelJobs, self.cancel),
                 operation(messages.GetUsage, self.usage),
             )
@@ -74,24 +79,10 @@ class JobOperations:
         return self._working.desk
 
     async def submit(self, ask: messages.SubmitJobs, _emit: Emit) -> messages.SubmittedJobs:
-        """Submit one job for each prompt, all for the same model. Either all jobs are submitted or
-        none."""
+        """Submit one job for each prompt, or one job with the rows of a file. Either all jobs are
+        submitted or none."""
         self._base.refuse_when_stopping()
-        root = (await self._names.resolve(ask.model)).root
-        specs = [self._spec(ask, root, prompt) for prompt in ask.prompts]
-        jobs = await self._desk.submit(specs, lease=jobs_defaults.LEASE)
-        return messages.SubmittedJobs(tuple(jobs), ask.model, root)
-
-    def _spec(self, ask: messages.SubmitJobs, root: str, prompt: str) -> PromptSpec:
-        return PromptSpec(
-            root=root,
-            prompt=prompt,
-            name=ask.model,
-            raw=ask.raw,
-            max_tokens=ask.max_tokens or jobs_defaults.PROMPT_TOKENS,
-            sampling=sampling_of(ask, self._base.host),
-            stop=ask.stop,
-        )
+        return await self._submission.submit(ask)
 
     async def list(self, ask: messages.ListJobs, _emit: Emit) -> messages.JobsPage:
         """List the known jobs and stored results of the swarm, or only those of this node.
@@ -140,36 +131,94 @@ class JobOperations:
 
     def _state_and_view(self, job: str) -> tuple[str | None, Callable[[], messages.JobView]]:
         """Return (state of a job, function that makes its view). The state is None if the job no
-        longer exists."""
-        held, standing = self._desk.results.about(job), self._state.views.jobs.get(job)
-        if held is not None:
-            return result_state(held), partial(result_view, held, self._own)
-        if standing is None or standing.job is None:
+        longer exists, or is a piece of another one."""
+        standing = self._state.views.jobs.get(job)
+        if self._desk.knows(job):
+            view = self._own_view(job)
+            return view.state, lambda: view
+        if standing is None or standing.job is None or standing.job.of:
             return None, _no_view
-        made = self._desk.made(job) if standing.job.author == self._own else 0
-        return state_of(standing)[0], partial(standing_view, standing, standing.job, made)
+        return state_of(standing)[0], partial(standing_view, standing, standing.job)
+
+    def _own_view(self, job: str) -> messages.JobView:
+        """Describe one of this node's own jobs, with all its pieces."""
+        desk, jobs = self._desk, self._state.views.jobs
+        count, held = desk.progress(job), desk.results.pieces_of(job)
+        if count.complete:
+            return replace(result_view(joined(job, held), self._own), pieces=count.parts)
+        listed = [
+            standing
+            for piece in desk.pieces(job)
+            if piece not in desk.results
+            and (standing := jobs.get(piece)) is not None
+            and standing.job is not None
+        ]
+        if not listed:  # some pieces were lost with the feed
+            return replace(result_view(joined(job, held), self._own), pieces=count.parts)
+        ahead = next((each for each in listed if each.claim is not None), listed[0])
+        assert ahead.job is not None
+        view = standing_view(ahead, ahead.job, desk.made(job))
+        begun = bool(held) or ahead.claim is not None
+        state = view.state
+        if count.parts > 1:
+            state = JobState.CLAIMED.value if begun else JobState.OPEN.value
+        return replace(
+            view,
+            job=job,
+            state=state,
+            error=view.error if count.parts == 1 else None,
+            rows=count.rows,
+            rows_done=count.rows_done,
+            rows_failed=count.rows_failed,
+            pieces=count.parts,
+        )
 
     async def show(self, ask: messages.ShowJob, _emit: Emit) -> messages.ShownJob:
         """Return a job, its specification and the claims on it."""
-        jobs, results = self._state.views.jobs, self._desk.results
+        jobs = self._state.views.jobs
         job = self._find(ask.job)
-        standing, held = jobs.get(job), results.about(job)
-        if standing is None or standing.job is None:
-            assert held is not None  # `_find` found it
-            view = result_view(held, self._own)
-            return extended(messages.ShownJob, view, spec=None, claims=())
-        if held is not None:
-            view = result_view(held, standing.job.author)
-        else:
-            made = self._desk.made(job) if standing.job.author == self._own else 0
-            view = standing_view(standing, standing.job, made)
-        claims = islice(jobs.claims_of(job), defaults.CLAIMS_SHOWN)
+        own = self._desk.knows(job)
+        pieces = self._desk.pieces(job) if own else [job]
+        listed = [
+            standing.job
+            for piece in pieces
+            if (standing := jobs.get(piece)) is not None and standing.job is not None
+        ]
+        view = self._own_view(job) if own else self._state_and_view(job)[1]()
+        claims = (claim_view(claim, each) for each in listed for claim in jobs.claims_of(each.id))
         return extended(
             messages.ShownJob,
             view,
-            spec=spec_view(standing.job),
-            claims=tuple(claim_view(claim, standing.job) for claim in claims),
+            spec=spec_view(listed[0]) if listed else None,
+            claims=tuple(islice(claims, defaults.CLAIMS_SHOWN)),
         )
+
+    async def output(self, ask: messages.WriteJobOutput, emit: Emit) -> messages.WrittenJob:
+        """Write the output of one of this node's own jobs to a file, or wait until it is done."""
+        desk, job = self._desk, self._desk.find(ask.job)
+        while ask.until_done:
+            changed, count = desk.changed, desk.progress(job)
+            await emit(messages.RowsDone(count.rows_done, count.rows, count.rows_failed))
+            if count.complete:
+                break
+            with trio.move_on_after(defaults.JOBS_LOOK):
+                await changed.wait()
+            self._base.refuse_when_stopping()
+            if not desk.knows(job):
+                break
+        count = desk.progress(job)
+        size = 0 if ask.path is None else await self._write(job, Path(ask.path))
+        return messages.WrittenJob(ask.path or "", size, count.rows, count.rows_failed)
+
+    async def _write(self, job: str, path: Path) -> int:
+        """Write the output of a job to a file, piece after piece. Return its size in bytes.
+
+        Raises ModelError `unwritable` if the file cannot be written.
+        """
+        pieces = [piece async for piece in self._desk.output(job, wait=False)]
+        host = self._base.host
+        await host.offload(write_pieces, host, path, iter(pieces))
+        return sum(map(len, pieces))
 
     async def result(self, ask: messages.GetJobResult, _emit: Emit) -> messages.JobResult:
         """Return the result of one of this node's own jobs. With `until_done`, wait until there is
@@ -177,7 +226,7 @@ class JobOperations:
         job = self._desk.find(ask.job)
         found = await self._desk.result(job, wait=ask.until_done)
         view = result_view(found, self._own)
-        return extended(messages.JobResult, view, text=found.outcome.text)
+        return extended(messages.JobResult, view, text=text_of(found))
 
     async def results(self, ask: messages.GetJobResults, emit: Emit) -> messages.CountedResults:
         """Emit the results of several of this node's own jobs as they arrive.
@@ -215,10 +264,13 @@ class JobOperations:
         If there is no result, return a record that says so, or None if `wait` is set and the job
         may still get one.
         """
-        if (found := await self._desk.results.take(job)) is not None:
-            return record_of(found, self._own)
         if not self._desk.knows(job):
             return lacking_record(job, None, "unknown-job", "this node has no such job")
+        if self._desk.progress(job).complete:
+            try:
+                return record_of(await self._desk.result(job, wait=False), self._own)
+            except JobError as error:
+                return lacking_record(job, None, error.code, error.message)
         if wait:
             return None
         standing = self._state.views.jobs.get(job)
@@ -250,7 +302,12 @@ class JobOperations:
         except BadId as error:
             if error.code != "unknown-job":
                 raise
-        every = (job for state in KNOWN for job in jobs.all_in(state))
+        every = (
+            job
+            for state in KNOWN
+            for job in jobs.all_in(state)
+            if (found := jobs.get(job)) is not None and found.job is not None and not found.job.of
+        )
         return meant(start, every, "job", hint="`shoal job list` shows them")
 
     async def usage(self, _ask: messages.GetUsage, _emit: Emit) -> messages.UsagePage:
@@ -342,35 +399,36 @@ def standing_view(standing: JobStanding, job: Job, made: int = 0) -> messages.Jo
         came=None,
         read=False,
         made=made / 1e6 or None,
+        rows=job.rows,
+        pieces=job.parts,
+        priority=job.priority,
+        deadline=job.deadline or None,
     )
 
 
 def spec_view(job: Job) -> messages.SpecView | None:
-    """Describe the request of a prompt job. Returns None if the job is of another kind or its
-    specification is invalid."""
-    if job.kind != KIND:
+    """Describe the request of a job. Returns None if its kind is unknown or its specification is
+    invalid."""
+    if job.kind not in KINDS:
         return None
     try:
         spec = read_spec(job.spec)
     except BadSpec:
         return None
-    chat = None
-    if spec.messages is not None:
-        chat = tuple(messages.ChatMessage(said.role, said.content) for said in spec.messages)
-    how = spec.sampling
+    how = spec.options.sampling
     return messages.SpecView(
         root=spec.root,
         model=spec.name,
         abstract=spec.abstract,
-        prompt=spec.prompt,
-        messages=chat,
-        raw=spec.raw,
-        max_tokens=spec.max_tokens,
+        prompt=asked(job, spec),
+        raw=spec.options.raw,
+        max_tokens=spec.options.max_tokens,
         temperature=how.temperature,
         top_k=how.top_k,
         top_p=how.top_p,
         seed=how.seed,
-        stop=spec.stop,
+        stop=spec.options.stop,
+        blob=None if spec.blob is None else spec.blob.root,
     )
 
 
@@ -382,6 +440,7 @@ def claim_view(claim: Claim, job: Job) -> messages.ClaimView:
         done=claim.done,
         step=claim.step,
         refused=claim.claimant in job.refused,
+        piece=job.part,
     )
 
 
@@ -408,9 +467,26 @@ def result_view(result: StoredResult, author: str) -> messages.JobView:
         came=result.came,
         read=result.read > 0,
         made=result.made / 1e6 or None,
+        rows=result.rows,
+        rows_done=result.rows,
+        rows_failed=result.failed_rows,
+        pieces=result.parts,
         tokens=came.tokens,
         reason=came.reason,
     )
+
+
+def text_of(result: StoredResult) -> str:
+    """Return the text of a job whose only row is a prompt, or the output of another job: one line
+    of JSON for each row."""
+    text = result.outcome.text
+    if result.kind != "generate" or result.rows > 1 or result.parts > 1 or not text:
+        return text
+    try:
+        said = json.loads(text)["text"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text
+    return said if isinstance(said, str) else text
 
 
 def record_of(result: StoredResult, author: str) -> messages.JobRecord:
@@ -420,7 +496,7 @@ def record_of(result: StoredResult, author: str) -> messages.JobRecord:
         messages.JobRecord,
         result_view(result, author),
         prompt=result.prompt or result.abstract,
-        text=result.outcome.text,
+        text=text_of(result),
         node=result.claimant,
     )
 
@@ -431,17 +507,7 @@ def lacking_record(
     """Describe a job that has no result. `error` is the code of the reason, and `why` the reason as
     a sentence."""
     spec = None if standing is None or standing.job is None else spec_view(standing.job)
-    prompt = None
-    if spec is not None:
-        prompt = spec.messages[-1].content if spec.messages else spec.prompt
+    prompt = None if spec is None else spec.prompt
     return messages.LackingRecord(
         job=job, prompt=prompt, text="", node=None, error=error, message=why
-    )
-
-
-def sampling_of(ask: AskForText[object, object], host: Host) -> Sampling:
-    """Return the sampling options of a request. If it has no seed, a random one is chosen."""
-    seed = int.from_bytes(host.entropy(8), "big") if ask.seed is None else ask.seed
-    return Sampling(
-        temperature=float(ask.temperature), top_k=ask.top_k, top_p=float(ask.top_p), seed=seed
     )

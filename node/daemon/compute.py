@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 from ...dht.content.scrub import Scrub
+from ...tasks.engine.passes import TuningEngine
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
 from ...tasks.serving.interface import ServingDevice, ServingSettings
 from ...tasks.serving.slots import Slots
+from ...tasks.tuning.chain.chains import TuningChains
+from ...tasks.tuning.stage.stage import TuningStage
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
 from ..swarm.seeking import Seeking
@@ -49,6 +52,11 @@ class ComputeParts:
             network.state, base.credentials, endpoint, network.membership, base.health,
             self.bar,
         )  # fmt: skip
+        able = base.engine if isinstance(base.engine, TuningEngine) else None
+        self.tuning_stage = TuningStage(
+            host, network.courier, able, self.stage.find_shard, self.stage.meter
+        )
+        self.tuning = TuningChains(host, network.courier, directory, self.tuning_stage)
         self.working = Working(base, network, content, self.gateway, self.serving)
         self.scrub = Scrub(
             host,

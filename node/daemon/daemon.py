@@ -30,6 +30,7 @@ from ..control.server import ControlServer, Operation
 from ..control.settings import SettingOperations
 from ..control.sharing import SharingOperations
 from ..control.state import StateOperations
+from ..control.tuning import TuningOperations
 from ..folder import open_folder
 from ..invite import Invitation
 from ..settings.applying import LiveParts, LiveSettings
@@ -48,6 +49,7 @@ from .network import NetworkParts
 from .telling.fetchprogress import FetchProgress
 from .telling.giving import giving_lines
 from .telling.journal import keep_journal
+from .tuning import TuningParts
 
 __all__ = ["EngineFactory", "ManagedEngine", "Node", "run_node"]
 
@@ -116,6 +118,7 @@ class Node:
         self.holdings, self.kv = content.holdings, content.kv
         self.gateway, self.stage = compute.gateway, compute.stage
         self.serving, self.working = compute.serving, compute.working
+        self.tuning = TuningParts(base, content, compute, compute.tuning)
         self.api = new_api(base, network, content, compute)
         self.answers = new_answers(base.host, network.endpoint.guard)
         self._bar = bar
@@ -146,6 +149,7 @@ class Node:
             **SettingOperations(host, base.settings, live).table(),
             **ApiOperations(self.api).table(),
             **SharingOperations(base, compute.sharing).table(),
+            **TuningOperations(base, self.tuning).table(),
         }
 
     @property
@@ -183,6 +187,7 @@ class Node:
         self.compute.sharing.sharing.leave()
         self.directory.publish(shards=())
         await self.working.leave()
+        await self.tuning.tunings.leave()
         with trio.move_on_after(defaults.DRAIN_TIME):
             while self._is_busy():  # noqa: ASYNC110
                 await trio.sleep(defaults.DRAIN_LOOK)
@@ -215,6 +220,7 @@ class Node:
         nursery.start_soon(self.holdings.announce_chunks)
         await nursery.start(compute.models.run)
         await nursery.start(self.stage.run)
+        await nursery.start(self.compute.tuning_stage.run)
         await nursery.start(self.working.run)
         await nursery.start(self.compute.sharing.run)
         if self.engine is not None:
@@ -223,6 +229,7 @@ class Node:
         if self.config.browsers is not None:
             start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
             page = await nursery.start(start)
+        await nursery.start(self.tuning.tunings.run)
         await nursery.start(self.answers.run)
         await nursery.start(self.control.run)
         api = "" if self.api is None else await nursery.start(self.api.run)

@@ -11,11 +11,16 @@ from ...state.group.facts import Role
 from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
 from ...tasks.inference.gateway import Gateway
+from ...tasks.jobs.crew import IdleTime, WorkTerms
+from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
-from ...tasks.jobs.prompt import Prompts
+from ...tasks.jobs.keepers import Keepers
+from ...tasks.jobs.kinds.table import KINDS
+from ...tasks.jobs.models import JobModels
 from ...tasks.jobs.results import Results
+from ...tasks.jobs.runner import Workshop, runners
 from ...tasks.jobs.shelf import Shelf, Storage
-from ...tasks.jobs.worker import IdleTime, Worker, WorkTerms
+from ...tasks.jobs.worker import Worker, does_jobs
 from ...tasks.serving.slots import Slots
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
@@ -38,7 +43,7 @@ class Working:
         serving: Slots,
     ) -> None:
         host, state, own = base.host, network.state, base.identity.peer
-        self._state = state
+        self._host, self._state = host, state
         self._directory = network.directory
         self._own = own
         self._folder = base.config.folder
@@ -47,21 +52,32 @@ class Working:
         self.desk = Desk(local, Results(host, self._folder.results), shelf)
         self._accounting = Accounting(state, own, stage.meter, self._payer)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
-        prompts = Prompts(
-            gateway,
-            turn,
+        models = JobModels(
             network.directory.members,
             host.now,
             works_for=lambda root: serving.is_for(root) or base.library.is_named(root),
         )
+        self.shop = Workshop(gateway, models, shelf, turn, network.directory.members)
+        """What jobs of all kinds use on this node."""
+        self.keepers = Keepers(
+            host,
+            network.courier,
+            state.views.jobs,
+            shelf,
+            helpers=self._helpers,
+            keeps=lambda peer: self.does_jobs and self._is_member(peer),
+        )
+        """Replication of jobs, their inputs and their outputs."""
+        self.shelf = shelf
         self._wanted = base.config.jobs
         self.worker = Worker(
             local,
             WorkTerms(turn, self._is_ready, self._is_member),
-            {prompts.kind: prompts},
+            runners(KINDS, self.shop),
             shelf,
             live=network.directory.members,
             health=partial(base.health.show, "jobs"),
+            replicate=self.keepers.replicate,
         )
         self._does_jobs = base.works
 
@@ -74,6 +90,11 @@ class Working:
         """Return whether this node may begin a job now."""
         serves = bool(self._directory.own().shards)
         return (self._wanted is True or serves) and not self._is_client()
+
+    def _helpers(self) -> list[PeerId]:
+        """Return the live peers that do jobs."""
+        members, own = self._state.views.members, self._own
+        return [p for p in self._directory.members() if p != own and does_jobs(members, p)]
 
     def _payer(self, use: Use) -> PeerId | None:
         """Return the peer for which a piece of work is counted as usage.
@@ -110,8 +131,26 @@ class Working:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.desk.run)
             nursery.start_soon(self._accounting.run)
+            nursery.start_soon(self._tidy)
             nursery.start_soon(self.worker.run if self._does_jobs else self._withdraw)
             task_status.started()
+
+    async def _tidy(self) -> None:
+        """Delete what is kept for authors that have had no jobs for a while."""
+        await self._state.shown.wait()
+        gone = dict[PeerId, float]()
+        while True:
+            await trio.sleep(KEPT_AFTER / 4)
+            await self.shelf.tidy_kept(partial(self._keeps, gone))
+
+    def _keeps(self, gone: dict[PeerId, float], text: str) -> bool:
+        """Return whether what is kept for an author is still needed. `gone` has the times since
+        when authors have no jobs."""
+        author, now = PeerId(text), self._host.now()
+        if self._state.views.jobs.of(author):
+            gone.pop(author, None)
+            return True
+        return now - gone.setdefault(author, now) < KEPT_AFTER
 
     async def leave(self) -> None:
         """Stop accepting jobs, because the node is about to end."""

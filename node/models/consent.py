@@ -17,7 +17,7 @@ from ...state.service import State
 from ...tasks.costs.links import link_rates
 from ...tasks.costs.rates import LinkRates
 from ...tasks.jobs.errors import BadSpec
-from ...tasks.jobs.prompt import root_of
+from ...tasks.jobs.spec import root_of
 from ...tasks.placement.demand import Backing
 from ...transport.bytestream import PathKind
 from ...transport.dial.endpoint import Endpoint

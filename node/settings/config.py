@@ -111,6 +111,10 @@ class DataFolder:
         return self.path / "models"
 
     @property
+    def tunings(self) -> Path:
+        return self.path / "tuning"
+
+    @property
     def shares(self) -> Path:
         return self.path / "shares.json"
 

@@ -66,6 +66,7 @@ class Claim:
     done: bool = False
     step: int = 0  # progress; only grows
     result: bytes = b""  # if done: a small result, or a reference to a large one
+    takes: int = 0  # seconds that the claimant expects the work to take; 0: unknown
     hash: bytes = field(repr=False, default=b"")
 
     @property
@@ -98,8 +99,9 @@ def new_claim(
     done: bool = False,
     step: int = 0,
     result: bytes = b"",
+    takes: int = 0,
 ) -> Claim:
-    """Return a claim with its hash. `attempt` and `step` are clamped to their limits."""
+    """Return a claim with its hash. `attempt`, `step` and `takes` are clamped to their limits."""
     return Claim(
         claimant=claimant,
         job=job,
@@ -107,6 +109,7 @@ def new_claim(
         done=done,
         step=min(max(step, 0), defaults.MAX_STEP),
         result=result if done else b"",
+        takes=min(max(takes, 0), defaults.MAX_CLAIM_TAKES),
         hash=claim_hash(job, claimant),
     )
 
@@ -116,6 +119,8 @@ def claim_fact(claim: Claim) -> Mapping[str, object]:
     fact: dict[str, object] = {"attempt": claim.attempt}
     if claim.step:
         fact["step"] = claim.step
+    if claim.takes:
+        fact["takes"] = claim.takes
     if claim.done:
         fact |= {"done": True, "result": claim.result}
     return fact
@@ -123,7 +128,11 @@ def claim_fact(claim: Claim) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its author has described it."""
+    """A job as its author has described it, or a piece of a job that is divided.
+
+    A job of many rows is a job for each of its pieces. The pieces name the first one in `of`, whose
+    id is the id of the whole. `part` of `parts` is the place of a piece.
+    """
 
     id: str  # 64 hex digits
     author: PeerId
@@ -132,6 +141,17 @@ class Job:
     needs: tuple[str, ...] = ()  # jobs that must be done first
     lease: float = defaults.JOB_LEASE[1]  # seconds without progress after which others may try
     refused: Collection[PeerId] = ()  # claimants whose claims do not count
+    of: str = ""  # id of the first piece, in the pieces after it
+    part: int = 0
+    parts: int = 1
+    rows: int = 1
+    priority: int = defaults.JOB_PRIORITY  # among its author's jobs; higher comes first
+    deadline: int = 0  # seconds since 1970 by which its author needs it; 0: none
+
+    @property
+    def whole(self) -> str:
+        """The id of the job that this is a piece of, or its own id."""
+        return self.of or self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +269,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             done=done,
             step=read_whole(value.get("step", 0), defaults.MAX_STEP),
             result=read_bytes(value.get("result", b""), defaults.JOB_RESULT_BYTES) if done else b"",
+            takes=read_whole(value.get("takes", 0), defaults.MAX_CLAIM_TAKES),
             hash=claim_hash(job, name.author),
         )
 
@@ -346,7 +367,16 @@ def job_fact(job: Job, nonce: bytes) -> dict[str, object]:
         fact["needs"] = list(job.needs)
     if job.refused:
         fact["refused"] = sorted(job.refused)
-    return fact
+    if job.of:
+        fact["of"] = job.of
+    counts = (
+        ("part", job.part, 0),
+        ("parts", job.parts, 1),
+        ("rows", job.rows, 1),
+        ("priority", job.priority, defaults.JOB_PRIORITY),
+        ("deadline", job.deadline, 0),
+    )
+    return fact | {name: value for name, value, otherwise in counts if value != otherwise}
 
 
 def _job(name: FeedName, key: str, value: Mapping[str, object]) -> Job:
@@ -354,6 +384,7 @@ def _job(name: FeedName, key: str, value: Mapping[str, object]) -> Job:
     if job_id(name.author, nonce) != key:
         raise BadFact("a job's id does not match its author and nonce")
     least, otherwise, most = defaults.JOB_LEASE
+    of, parts = value.get("of", ""), read_whole(value.get("parts", 1), defaults.JOB_PARTS, 1)
     return Job(
         id=key,
         author=name.author,
@@ -363,4 +394,10 @@ def _job(name: FeedName, key: str, value: Mapping[str, object]) -> Job:
         lease=read_rate(value.get("lease", otherwise), most, least),
         # A set would take twice the memory of a tuple (defaults.FACT_MEMORY).
         refused=read_each(value.get("refused", []), defaults.JOB_REFUSED, read_peer),
+        of=read_root(of) if of else "",
+        part=read_whole(value.get("part", 0), parts - 1),
+        parts=parts,
+        rows=read_whole(value.get("rows", 1), defaults.JOB_ROWS, 1),
+        priority=read_whole(value.get("priority", defaults.JOB_PRIORITY), defaults.MAX_PRIORITY),
+        deadline=read_whole(value.get("deadline", 0), defaults.MAX_DEADLINE),
     )

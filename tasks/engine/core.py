@@ -25,6 +25,7 @@ from .messages import loaded_value, parse_adapter, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
 from .shard import Choice, Compute, LoadedShard, Pick, Piece
+from .training import Training
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -64,6 +65,7 @@ class Core:
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
         self._opened = 0  # number of sessions that were ever opened
+        self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
         kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
             "load": self._load,
@@ -77,6 +79,9 @@ class Core:
             "write": kv_parts.write,
             "fork": self._fork,
             "usage": self._usage,
+            "tune-open": self._training.open,
+            "tune-set": self._training.set,
+            "tune-close": self._training.close,
         }
 
     # Access to the machine. The simulator overrides these methods.
@@ -109,8 +114,8 @@ class Core:
 
     @property
     def busy(self) -> bool:
-        """Whether a session has work, so that `step` must be called."""
-        return self._scheduler.busy
+        """Whether a session or a training pass has work, so that `step` must be called."""
+        return self._scheduler.busy or self._training.busy
 
     def handle(self, header: Header, payload: memoryview) -> None:
         """Process one frame. Raises WireError if no daemon would send such a frame."""
@@ -119,6 +124,10 @@ class Core:
             self._submit(header, payload)
         elif name == "cancel" and len(header) == 2:
             self._cancel(header[1])
+        elif name == "tune":
+            self._training.submit(header, payload)
+        elif name == "tune-stop" and len(header) == 3:
+            self._training.stop(header)
         elif isinstance(name, str) and name in self._requests and len(header) > 1:
             self._answer(self._requests[name], header, payload)
         else:
@@ -178,6 +187,7 @@ class Core:
     def _drop_shard(self, number: int) -> None:
         """Free a shard and drop its sessions."""
         shard = self._shards.pop(number, None)
+        self._training.drop(shard)
         for session in [each for each in self._sessions.values() if each.shard is shard]:
             del self._sessions[session.name]
             self._drop(session)
@@ -192,6 +202,12 @@ class Core:
                 "no-memory",
                 f"the shard needs {weights} bytes of weights and {kv} of KV, {limit} are there",
             )
+
+    def _spare_bytes(self) -> int:
+        """Return the memory that weights and KV leave."""
+        if self._memory_bytes:
+            return self._memory_bytes - sum(shard.bytes for shard in self._shards.values())
+        return self.available_bytes()
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
@@ -296,6 +312,8 @@ class Core:
             "kv_bytes_cached": sum(each.pool.cached * each.block_bytes for each in shards),
             "weight_bytes": sum(each.weight_bytes for each in shards),
             "adapter_bytes": sum(each.adapters.size for each in shards),
+            "tunings": self._training.count,
+            "tuning_bytes": self._training.used_bytes,
             "rss_bytes": self.resident_bytes(),
         }
         return usage, b""
@@ -544,7 +562,16 @@ class Core:
             self._scheduler.want(session.share, rows, job.position, decode=job.decode)
 
     def step(self) -> None:
-        """Compute one step: the rows that the scheduler chooses, all of one shard."""
+        """Compute one step of sessions, and units of training passes beside it. Without sessions,
+        compute one unit."""
+        if self._scheduler.busy:
+            self._step()
+            self._training.beside()
+        elif self._training.busy:
+            self._training.unit()
+
+    def _step(self) -> None:
+        """Compute the rows that the scheduler chooses, all of one shard."""
         started = self.clock()
         work = self._secured(
             [(self._by_share[share], rows) for share, rows in self._scheduler.plan()]
@@ -578,6 +605,10 @@ class Core:
         seconds = ended - started
         self._scheduler.groups.stepped(started, ended)
         total = sum(session.share.charged for session, _ in work)
+        costs = work[0][0].shard.costs
+        background = all(session.share.background for session, _ in work)
+        least = costs.fixed + costs.row
+        self._training.time.stepped(total, least, background=background, now=ended)
         for (session, _), (_, job, output) in zip(work, done, strict=True):
             part = session.share.charged / total if total > 0 else 1 / len(work)
             job.seconds += seconds * part

@@ -36,6 +36,7 @@ from .interface import (
     TopP,
     Want,
 )
+from .passes import PassDone
 from .wire import Buffer, Header, WireError
 
 _MOST_POSITIONS = 1 << 24
@@ -239,6 +240,14 @@ def _parse_top(value: object) -> tuple[Likely, ...]:
             case _:
                 raise WireError("the worker sent malformed tokens with a token")
     return tuple(found)
+
+
+def parse_pass(value: object, payload: Buffer) -> PassDone:
+    """Decode the answer to a pass. Raises WireError if it is malformed."""
+    match value:
+        case (float(loss), int(counted), float(seconds), float(predicted)):
+            return PassDone(loss, counted, seconds, predicted, payload)
+    raise WireError("the worker answered `tune` with something else")
 
 
 def loaded_value(loaded: Loaded) -> list[object]:

@@ -15,6 +15,7 @@ import trio
 from msgspec.structs import astuple
 
 from ...transport.host.seam import Host
+from ...transport.message import pack
 from . import defaults
 from .adapters import LoadAdapter
 from .errors import EngineError, EngineUnavailable
@@ -32,7 +33,15 @@ from .interface import (
     SessionTerms,
     Span,
 )
-from .messages import adapter_payload, load_payload, parse_event, parse_loaded, span_frame
+from .messages import (
+    adapter_payload,
+    load_payload,
+    parse_event,
+    parse_loaded,
+    parse_pass,
+    span_frame,
+)
+from .passes import OpenTuning, PassDone, PassOrder
 from .watchdog import Watchdog
 from .wire import Buffer, Header, WireClosed, WireError, WorkerChannel
 
@@ -275,7 +284,7 @@ class EngineProcess:
     def _refuse_to_open(self) -> None:
         """Refuse the sessions that a silent worker has not opened yet."""
         for reply in self._replies.values():
-            if reply.name == "open":
+            if reply.name == "open" or reply.name.startswith("tune"):
                 reply.error = EngineError("worker-crashed", _SILENT)
                 reply.done.set()
 
@@ -437,6 +446,36 @@ class EngineProcess:
 
     async def fork(self, session: SessionId, into: SessionId) -> None:
         await self._request("fork", session, into)
+
+    # Implementation of `TuningEngine`.
+
+    async def open_tuning(self, tuning: SessionId, order: OpenTuning) -> None:
+        self._expect()
+        await self._request("tune-open", tuning, payload=pack(order))
+
+    async def set_tensors(self, tuning: SessionId, data: Buffer) -> None:
+        self._expect()
+        await self._request("tune-set", tuning, payload=data)
+
+    async def tune(self, tuning: SessionId, order: PassOrder, data: Buffer) -> PassDone:
+        self._expect()
+        try:
+            value, payload = await self._request("tune", tuning, astuple(order), payload=data)
+        except trio.Cancelled:
+            self._send(("tune-stop", tuning, order.part))
+            raise
+        return parse_pass(value, payload)
+
+    async def close_tuning(self, tuning: SessionId) -> None:
+        with suppress(EngineError):  # the end of a worker frees its tunings
+            await self._request("tune-close", tuning)
+
+    def _expect(self) -> None:
+        """Watch the worker. Raises EngineError `worker-crashed` if it is silent."""
+        if self._silent:
+            raise EngineError("worker-crashed", _SILENT)
+        self._watchdog.expect(self._host.now())
+        self._watched.set()
 
     async def usage(self) -> Mapping[str, int]:
         value, _ = await self._request("usage")

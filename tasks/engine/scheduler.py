@@ -34,6 +34,7 @@ from .defaults import (
     DECODE_FACTOR,
     DECODE_PART,
     GROUP_GAIN,
+    IDLE_STEP_S,
     PREFILL_FACTOR,
     PREFILL_STEP_FACTOR,
     PREFILL_STEP_S,
@@ -250,7 +251,9 @@ class Scheduler:
         most = max(STEP_S, DECODE_FACTOR * least)
         alone = 0.0
         if not any(share.decode for share in self._ready):  # also those of other shards
-            alone = max(PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
+            # A request that arrives during a step waits for its end, so background steps are short.
+            idle = all(share.background for share in self._ready)
+            alone = max(IDLE_STEP_S if idle else PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
         for background in (False, True):
             prefill, decode = kinds[background, False], kinds[background, True]
             self._take_decode(step, decode, most * DECODE_PART if prefill else most)

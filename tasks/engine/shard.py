@@ -12,6 +12,7 @@ from .kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .kv.copy import KvCopies
 from .kv.parts import KvPartCodec
 from .kv.states import SessionStates, StatePool, StateUse
+from .passes import Tuner
 from .scheduler import AdapterCosts, StepCosts
 from .wire import Buffer
 
@@ -94,6 +95,13 @@ class Compute(Protocol):
 
     def adapter_costs(self, adapter: Any) -> AdapterCosts:
         """Return the predicted time that an adapter, as `adapt` returned it, adds to a step."""
+        ...
+
+    def tuner(self, costs: StepCosts) -> Tuner:
+        """Return what computes training passes of the shard, whose steps have these costs.
+
+        Raises EngineError `no-backward` if its layers have no backward pass.
+        """
         ...
 
     def source(self, span: Span) -> Any:
@@ -213,6 +221,13 @@ class LoadedShard:
         self.kv_parts = KvPartCodec(shard.root, arch, parts, shard.dtype, compute.exactness)
         self.layer_range = range(parts.start, parts.stop)
         self.costs = compute.costs()
+        self._tuner: Tuner | None = None
+
+    def tuner(self) -> Tuner:
+        """Return what computes training passes. Raises EngineError `no-backward`."""
+        if self._tuner is None:
+            self._tuner = self.compute.tuner(self.costs)
+        return self._tuner
 
     def adapt(self, adapter: LoadAdapter, load: Callable[[Compute, LoadAdapter], Any]) -> None:
         """Load an adapter with `load`, unless it is loaded.

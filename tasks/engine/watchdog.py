@@ -16,7 +16,9 @@ from .defaults import (
 from .interface import Loaded, SessionId, Span
 from .kv.blocks import BLOCK
 
-PATIENT: Final = frozenset({"load", "unload", "adapt", "export", "import", "fork"})
+PATIENT: Final = frozenset(
+    {"load", "unload", "adapt", "export", "import", "fork", "tune-open", "tune-set"}
+)
 """Requests that may take longer than a step."""
 
 

@@ -10,6 +10,8 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Handler, Refusal, Reply
 from ...transport.link.link import Link
+from ...transport.link.serving import StreamHandler
+from ...transport.link.stream import Stream
 from ..routing.defaults import LINK_S
 
 Connect = Callable[[PeerId], Awaitable[object]]
@@ -38,6 +40,17 @@ class Courier:
         """Register the handler of a method, for messages from peers and from this node itself."""
         self._handlers[method] = handler
         self._endpoint.handle(method, handler)
+
+    def handle_stream(self, method: str, handler: StreamHandler) -> None:
+        """Register the handler of streams with the name `method`, which only peers open."""
+        self._endpoint.handle_stream(method, handler)
+
+    async def open_stream(
+        self, peer: PeerId, method: str, header: Mapping[str, object], priority: Priority
+    ) -> Stream:
+        """Open a stream to a peer. Raises CallRefused if it refuses, and LinkClosed without a
+        link."""
+        return await self._link(peer).open_stream(method, header, priority=priority)
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
         """Register `callback(link, code)` to be called when the link to a peer has ended for

@@ -109,7 +109,7 @@ class Embedder:
                     f"embeddings of this model have {model.hidden} dimensions, "
                     f"{request.dimensions} were asked for",
                 )
-            prompts = [await _encoded(model, each) for each in request.inputs]
+            prompts = [await encoded(model, each) for each in request.inputs]
             vectors = await self._all(model, prompts, request.user)
         return Embeddings(tuple(vectors), sum(map(len, prompts)))
 
@@ -151,7 +151,7 @@ class Embedder:
         return [vectors[number] for number in range(len(prompts))]
 
 
-async def _encoded(model: Model, given: str | tuple[int, ...]) -> list[int]:
+async def encoded(model: Model, given: str | tuple[int, ...]) -> list[int]:
     """Return the token ids of an input.
 
     Raises PromptTooLong if it exceeds the context, and SessionError `bad-request` if it is empty or

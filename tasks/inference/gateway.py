@@ -30,7 +30,7 @@ from .conversation.standing import Standing
 from .conversation.talk import Talk
 from .conversation.windows import Windows
 from .courier import Courier
-from .embedding import Embedder, PooledAnswer, Vector
+from .embedding import Embedder, PooledAnswer, Vector, encoded
 from .generation import Answer, Emit, GatewayEvent, GenerateRequest, Model, Routed, Summary
 
 __all__ = [
@@ -169,17 +169,29 @@ class Gateway:
         finally:
             await self._opening.leave(talk)
 
+    async def embed_one(self, request: GenerateRequest) -> tuple[Vector, int]:
+        """Return the embedding of the prompt of a request, and its number of tokens.
+
+        Unlike requests to `embedder`, it may be for a job. Raises what `generate` raises.
+        """
+        async with self._models.use(request.model) as model:
+            ids = await encoded(model, request.prompt or "")
+            return await self._pooled(model, request, ids), len(ids)
+
     async def _pool(self, model: Model, ids: list[int], user: str) -> Vector:
         """Return the embedding of a prompt. Raises what `generate` raises."""
+        return await self._pooled(model, GenerateRequest(model.root, user=user), ids)
+
+    async def _pooled(self, model: Model, request: GenerateRequest, ids: list[int]) -> Vector:
         answer = PooledAnswer(len(ids), model.hidden)
-        talk = Talk(model, GenerateRequest(model.root, user=user), ids, 0, answer)
-        self._waited_for += 1
+        talk = Talk(model, request, ids, 0, answer)
+        self._waited_for += request.turn is None
         try:
             await self._opening.start(talk)
             await self._conversation.hold(talk)
             return answer.vector()
         finally:
-            self._waited_for -= 1
+            self._waited_for -= request.turn is None
             await self._opening.leave(talk)
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:

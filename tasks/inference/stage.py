@@ -73,7 +73,14 @@ from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stagechunks import StageChunks
 from .stageload import StageLoads
-from .stagesessions import ServedShard, StageSession, StageSessions, WaitingSpan, coded
+from .stagesessions import (
+    AsksShard,
+    ServedShard,
+    StageSession,
+    StageSessions,
+    WaitingSpan,
+    coded,
+)
 from .surviving.copying import StageCopies
 from .surviving.rebuilding import Rebuilding
 from .surviving.recovery import LOST_STATE
@@ -138,6 +145,10 @@ class Stage:
     def use_adapters(self, source: AdapterSource) -> None:
         """Register the source of adapters. Without it, sessions have none."""
         self._adapters.use(source)
+
+    def find_shard(self, asked: AsksShard) -> ServedShard:
+        """Return the shard that a message asks for. Raises SessionError `no-shard`."""
+        return self._all.find_shard(asked)
 
     @property
     def logged_bytes(self) -> int:

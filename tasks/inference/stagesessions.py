@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -24,7 +24,7 @@ from ..defaults import (
 )
 from ..drafting.inputs import Inputs
 from ..engine.activations.layout import packed_bytes
-from ..engine.interface import Parts, SessionId
+from ..engine.interface import DType, Parts, SessionId
 from ..engine.kv.blocks import BLOCK, GROWTH, blocks_for
 from ..errors import SessionError
 from ..placement.shard import HeldShard
@@ -38,7 +38,6 @@ from .session import (
     FeedToken,
     Need,
     Open,
-    Probe,
     SpanMessage,
     StageState,
 )
@@ -238,6 +237,19 @@ def coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | R
     return handler
 
 
+class AsksShard(Protocol):
+    """A message that names a shard."""
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def parts(self) -> Parts: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+
 class StageSessions:
     """All sessions at the stages of one node (`own`), and the shards that they use."""
 
@@ -337,7 +349,7 @@ class StageSessions:
                 return served.speed
         return ServedSpeed()
 
-    def find_shard(self, asked: Open | Probe) -> ServedShard:
+    def find_shard(self, asked: AsksShard) -> ServedShard:
         """Return the shard that a message asks for. Raises SessionError if it is not held."""
         wanted = asked.root, asked.parts, asked.dtype
         for served in self.shards.values():

@@ -5,6 +5,7 @@ STEPS_A_LEASE = 3  # the most progress entries written per lease
 STEP_PAUSE = 5.0  # least seconds between two of these entries, because each is sent to all nodes
 LOOK = 1.0  # seconds between two searches for a job while there is none
 PAUSE = 0.25  # least seconds between two searches for a job
+YIELD_AFTER = 0.5  # seconds of interactive requests after which jobs in progress stop for them
 AT_ONCE = 128  # jobs or members that are processed before other tasks may run
 HESITATION = 1.0  # seconds between claim and work if another node is the job's preferred worker
 TIDY = 60.0  # seconds between two removals of this node's outdated claims
@@ -19,16 +20,50 @@ LEAVE_SPREAD = 0.5  # seconds in which the withdrawal reaches other nodes
 CLAIM_BYTES = 200  # approximate size of a claim in its feed, without its result
 INLINE_BYTES = 1000  # largest result inside a claim; a larger one is a blob
 
-# The kind `prompt`.
-PROMPT_TOKENS = 4096  # the most tokens to generate
-PROMPT_MESSAGES = 64  # the most messages of one conversation
+# Fairness between users.
+TAGS = 4096  # jobs of one user whose finish tags are remembered
+USERS = 4096  # users whose virtual time is remembered even if they are behind
+LEAST_WORK = 0.01  # seconds that a piece costs its user at least
+MOST_WEIGHT = 4.0  # the largest weight of a user
+
+# Stragglers.
+HEDGE_TIMES = 3.0  # times the time that a claimant expected, after which another node works too
+HEDGE_LEAST = 10.0  # seconds more than that, because a short piece is late by chance
+
+# Rows and pieces. How many rows and pieces a job has at most is in state/defaults.py.
+ROW_BYTES = 64 * 2**10  # of one line
+ROW_TOKENS = 4096  # the most tokens to generate for one row
+ROW_MESSAGES = 64  # the most messages of one conversation
+ROW_MESSAGE = 300  # characters of the message of a row that failed
+INPUT_BYTES = 64 * 2**20  # of one job
+PIECE_BYTES = 2**20  # of the rows of one piece
+INLINE_ROWS_BYTES = 6 * 2**10  # rows in the spec of a job; more are a blob
+PIECE_TIME = 10.0  # seconds of work that a node claims at once
+PIECES_AT_ONCE = 32  # pieces that one node works on at once, at most
+MEASURE_TIME = 5.0  # seconds of work after which its speed is compared with the prediction
+ROWS_AT_ONCE = 48  # rows that one node computes at once, at most
+FIRST_ROWS = 16  # rows at once before it is known how many have room
+EXPECTED_TOKENS = 256  # of an answer that may be longer
+UNKNOWN_STEP = 0.02  # seconds of a step, if nothing is known of a model's stages
+SPEED_SHARE = 0.3  # weight of the latest measurement of a speed
+ROW_PAUSE = 0.02  # seconds between the beginnings of two rows
+CHARACTERS_A_TOKEN = 3.0  # of a text whose tokens are not counted
+BROKEN_SHOWN = 8  # broken lines that are named
 MODEL_PATIENCE = 600.0  # seconds without a node that serves a model until its jobs fail
 MODELS_WAITED_FOR = 256
 SERVED_FOR = 2.0  # seconds for which the list of served models is cached
 
+# Replication of inputs and outputs.
+KEEP_TIME = 20.0  # seconds in which another node stores a job and its input
+KEEP_ASKED = 3  # nodes that are asked to store one blob
+KEEP_RATE = (128.0, 0.05)  # MiB of one peer that are stored for others: at once, and per second
+KEEP_LOOK = 0.25  # seconds between two checks for a job that is to arrive
+KEEP_AGAIN = 30.0  # seconds between two tries to replicate what no other node has yet
+KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's last job
+
 # The author of jobs.
-RESULT_BYTES = 2**20  # the most bytes of one text
-RESULTS = 4096  # the most unread results on this disk
+RESULT_BYTES = 4 * 2**20  # the most bytes of one piece's output
+RESULTS = 16_384  # the most unread results of pieces on this disk
 RESULT_READ_KEPT = 86_400.0  # seconds for which a result is kept after it was read
 RESULT_KEPT = 30 * 86_400.0  # seconds for which an unread result is kept
 SETTLE = 30.0  # seconds in which an earlier attempt's result may replace a result
@@ -37,6 +72,7 @@ FETCH_TRIES = 3  # failed fetches of a result until its claimant is refused
 FETCHES = 8  # concurrent fetches
 FETCHES_OF_ONE = 2  # concurrent fetches of results of one claimant
 STORE_TIME = 30.0  # seconds to wait until a submitted job is on disk
+SHOWN_BYTES = 512 * 2**10  # of the output of a job in one message; more are written to a file
 ABSTRACT = 160  # characters of a prompt that are kept with its result
 COLLECT_PAUSE = 5.0  # seconds between two checks for finished jobs if nothing changes
 REFUSE_PAUSE = 60.0  # seconds until a disk that refuses results is tried again

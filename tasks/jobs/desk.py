@@ -6,7 +6,7 @@ docs/spec/jobs.md.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,21 +20,24 @@ from ...state.errors import FeedFull
 from ...state.service import State
 from ...state.views.jobs import Claim, Job, JobStanding, job_fact, job_id
 from ...state.views.jobs import JobState as Stand
+from ...transport.errors import ShoalError
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from . import defaults
 from .errors import BadOutcome, BadSpec, JobError
-from .prompt import KIND, PromptSpec, pack_spec, read_spec
+from .kinds.rows import check_output, error_fields, lines_of, output_line
 from .results import JobOutcome, Results, StoredResult, failed, read_outcome
 from .shelf import Shelves
+from .spec import JobSpec, pack_spec, read_spec
+from .wholes import JobProgressCount, NewJob, asked, checked, joined
 
-_NONCE_BYTES = 8
+_NONCE_BYTES = 6
 """Random bytes of a job's nonce.
 
 They follow 8 bytes with the time of submission in microseconds, by which the author orders its
-jobs. Other nodes do not read that time.
+jobs. Other nodes do not read that time. Two bytes with the number of the piece follow them.
 """
 _DAY = 86_400_000_000
 """Tolerance in microseconds for a submission time in the future.
@@ -76,6 +79,7 @@ class Desk:
         self._changed = trio.Event()
         self._made: dict[str, int] = {}  # submission time of this node's jobs, in microseconds
         self._last_made = 0
+        self._groups: dict[str, list[str]] | None = None  # listed pieces by job, until a change
 
     @property
     def changed(self) -> trio.Event:
@@ -83,23 +87,23 @@ class Desk:
         replaces it."""
         return self._changed
 
-    async def submit(self, specs: Sequence[PromptSpec], *, lease: float) -> list[str]:
+    async def submit(self, jobs: Sequence[NewJob], *, lease: float) -> list[str]:
         """Submit all jobs or none, and return their ids. They are on disk when this returns.
 
         `lease` is in seconds. Raises JobError `bad-spec` if a job is invalid, `jobs-full` or
         `results-full` if there is no space, and `not-stored` if the jobs do not reach the disk in
         time.
         """
-        if self.results.unread + len(specs) > defaults.RESULTS:
+        if self.results.unread + sum(len(job.pieces) for job in jobs) > defaults.RESULTS:
             raise JobError(
                 "results-full",
                 f"{self.results.unread} results are unread",
                 hint="`shoal job result --all -o FILE` reads all, `shoal job cancel ID` drops one",
             )
-        jobs = [self._new(spec, lease) for spec in specs]
+        facts = [fact for job in jobs for fact in self._new(job, lease)]
         written: list[str] = []
         try:
-            for job, nonce in jobs:
+            for job, nonce in facts:
                 self._state.set("jobs", job.id, job_fact(job, nonce))
                 written.append(job.id)
             await self._stored(written)
@@ -108,22 +112,73 @@ class Desk:
             if isinstance(error, FeedFull):
                 raise _full(error) from None
             raise
-        return written
+        self._groups = None
+        return [job.id for job, _ in facts if not job.of]
 
     async def own(self) -> list[str]:
-        """Return the ids of this node's jobs and results, in the order of submission."""
-        found: list[tuple[int, str]] = []
-        for job in {*self._jobs.of(self._own), *(result.job for result in self.results)}:
-            found.append((self.made(job), job))
-            if len(found) % defaults.AT_ONCE == 0:
+        """Return the ids of this node's jobs and results, in the order of submission.
+
+        The pieces of a job are not listed.
+        """
+        found: dict[str, int] = {}
+        pieces = {*self._jobs.of(self._own), *(result.job for result in self.results)}
+        for number, piece in enumerate(pieces, 1):
+            job = self._whole(piece)
+            if job not in found:
+                found[job] = self.made(piece)
+            if number % defaults.AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
-        return [job for _, job in sorted(found)]
+        return sorted(found, key=lambda job: (found[job], job))
+
+    def _whole(self, piece: str) -> str:
+        """Return the id of the job that a piece of this node belongs to."""
+        if (held := self.results.about(piece)) is not None:
+            return held.of
+        standing = self._of_own(piece)
+        return piece if standing is None or standing.job is None else standing.job.whole
+
+    def pieces(self, job: str) -> list[str]:
+        """Return the ids of those pieces of one of this node's jobs that are listed or have a
+        result."""
+        held = dict.fromkeys(result.job for result in self.results.pieces_of(job))
+        return list(held | dict.fromkeys(p for p in self._listed(job) if p not in held))
+
+    def _listed(self, job: str) -> list[str]:
+        """Return the ids of the pieces of a job that are in this node's feed."""
+        if self._groups is None:
+            self._groups = {}
+            for piece in self._jobs.of(self._own):
+                self._groups.setdefault(self._whole(piece), []).append(piece)
+        return self._groups.get(job, [])
+
+    def progress(self, job: str) -> JobProgressCount:
+        """Return how far one of this node's jobs is."""
+        held = self.results.pieces_of(job)
+        have = {result.job for result in held}
+        listed = [
+            standing.job
+            for piece in self._listed(job)
+            if piece not in have
+            and (standing := self._of_own(piece)) is not None
+            and standing.job is not None
+        ]
+        parts = max([result.parts for result in held] + [piece.parts for piece in listed] + [1])
+        done = sum(result.rows for result in held)
+        return JobProgressCount(
+            parts=parts,
+            parts_done=len(held),
+            rows=done + sum(piece.rows for piece in listed),
+            rows_done=done,
+            rows_failed=sum(result.failed_rows for result in held),
+        )
 
     def made(self, job: str) -> int:
         """Return the submission time in microseconds of one of this node's jobs. 0 means
         unknown."""
-        if (held := self.results.about(job)) is not None:
-            return held.made
+        if (held := self.results.pieces_of(job)) and held[0].made:
+            return held[0].made
+        if (found := self.results.about(job)) is not None:
+            return found.made
         if job not in self._made:
             nonce = (self._state.get("jobs", job) or {}).get("nonce", b"")
             made = int.from_bytes(nonce[:8]) if isinstance(nonce, bytes) else 0
@@ -133,17 +188,19 @@ class Desk:
 
     def knows(self, job: str) -> bool:
         """Return whether this node has submitted the job or stores its result."""
-        return job in self.results or self._of_own(job) is not None
+        return bool(self.pieces(job))
 
     async def cancel(self, job: str) -> bool:
-        """Cancel a job and delete its result. Return whether either existed.
+        """Cancel a job with all its pieces, and delete its result. Return whether either existed.
 
         Raises JobError `disk` if the result cannot be deleted.
         """
-        had = self._of_own(job) is not None
-        if had:
-            self._take_out(job)
-        return await self.results.drop(job) or had
+        pieces = self.pieces(job)
+        for piece in pieces:
+            if self._of_own(piece) is not None:
+                self._take_out(piece)
+            await self.results.drop(piece)
+        return bool(pieces)
 
     async def cancel_unfinished(self) -> list[str]:
         """Cancel all jobs whose results are not stored here, and return their ids.
@@ -151,41 +208,75 @@ class Desk:
         Waits until they are no longer listed, but at most STORE_TIME seconds. Raises JobError
         `disk` if a result cannot be deleted.
         """
-        jobs = [job for job in await self.own() if job not in self.results]
+        jobs = [job for job in await self.own() if not self.progress(job).complete]
+        pieces = [piece for job in jobs for piece in self.pieces(job)]
         for job in jobs:
             await self.cancel(job)
         with trio.move_on_after(defaults.STORE_TIME):
-            while any(self._of_own(job) is not None for job in jobs):  # noqa: ASYNC110
+            while any(self._of_own(each) is not None for each in pieces):  # noqa: ASYNC110
                 await trio.sleep(defaults.PAUSE / 5)
         return jobs
 
-    async def result(self, job: str, *, wait: bool) -> StoredResult:
-        """Return a job's result and mark it as read.
+    async def complete(self, job: str, *, wait: bool) -> list[StoredResult]:
+        """Return the results of all pieces of a job, without their texts.
 
-        If `wait`, waits until there is one. Raises JobError `unknown-job` if this node has no such
-        job, and `not-done` if there is no result yet.
+        If `wait`, waits until there are all. Raises JobError `unknown-job` if this node has no such
+        job, and `not-done` if a piece has no result yet.
         """
         while True:
             changed = self._changed
-            found = await self.results.take(job)
-            if found is not None:
-                return found
-            if self._of_own(job) is None:
+            if not self.pieces(job):
                 raise _unknown(job[:16])
+            found = self.progress(job)
+            if found.complete:
+                return self.results.pieces_of(job)
             if not wait:
                 raise JobError(
                     "not-done",
-                    f"job `{job[:16]}` has no result yet",
+                    f"job `{job[:16]}` has no result yet"
+                    if found.parts == 1
+                    else f"job `{job[:16]}` has done {found.rows_done} of {found.rows} rows",
                     hint=f"`shoal job result {job[:16]} --wait`",
                 )
             await changed.wait()
+
+    async def result(self, job: str, *, wait: bool) -> StoredResult:
+        """Return the result of a job and mark it as read. The outputs of several pieces are joined.
+
+        Raises the errors of `complete`, and JobError `too-large` if the output is too large for one
+        message.
+        """
+        pieces = await self.complete(job, wait=wait)
+        size = sum(result.outcome.size for result in pieces)
+        if len(pieces) > 1 and size > defaults.SHOWN_BYTES:
+            raise JobError(
+                "too-large",
+                f"the output of job `{job[:16]}` has {size} bytes",
+                hint=f"write it to a file: `shoal job result {job[:16]} -o FILE`",
+            )
+        return joined(job, [await self._taken(result.job) for result in pieces])
+
+    async def output(self, job: str, *, wait: bool) -> AsyncIterator[bytes]:
+        """Yield the output of each piece of a job in the order of the rows, and mark it as read.
+
+        Raises the errors of `complete`, and JobError `disk` if a result cannot be read.
+        """
+        for result in await self.complete(job, wait=wait):
+            yield (await self._taken(result.job)).outcome.text.encode()
+
+    async def _taken(self, piece: str) -> StoredResult:
+        found = await self.results.take(piece)
+        if found is None:
+            raise JobError("disk", f"the result of job `{piece[:16]}` is unreadable")
+        return found
 
     def find(self, start: str) -> str:
         """Return the id of this node's job that begins with `start`.
 
         Raises BadId if no job or more than one job matches.
         """
-        known = (*self._jobs.of(self._own), *(result.job for result in self.results))
+        pieces = (*self._jobs.of(self._own), *(result.job for result in self.results))
+        known = dict.fromkeys(map(self._whole, pieces))
         return meant(start, known, "job", hint="`shoal job list --mine` shows this node's")
 
     async def run(self) -> None:
@@ -204,17 +295,31 @@ class Desk:
 
     # Writing.
 
-    def _new(self, spec: PromptSpec, lease: float) -> tuple[Job, bytes]:
-        """Create a job with its nonce. Raises BadSpec if the job is too large or invalid."""
+    def _new(self, new: NewJob, lease: float) -> Iterator[tuple[Job, bytes]]:
+        """Yield the pieces of a job with their nonces. Raises BadSpec if one is too large or
+        invalid."""
         self._last_made = max(self._last_made + 1, int(self._host.wall() * 1e6))
         nonce = self._last_made.to_bytes(8) + self._host.entropy(_NONCE_BYTES)
-        packed = pack_spec(spec)
-        if len(packed) > state_defaults.JOB_SPEC_BYTES:
-            raise BadSpec(
-                f"a job has at most {state_defaults.JOB_SPEC_BYTES} bytes, this one {len(packed)}"
+        first = job_id(self._own, nonce + bytes(2))
+        for part, (spec, rows) in enumerate(new.pieces):
+            packed, number = pack_spec(spec), nonce + part.to_bytes(2)
+            read_spec(packed)
+            yield (
+                Job(
+                    id=job_id(self._own, number),
+                    author=self._own,
+                    kind=new.kind,
+                    spec=packed,
+                    lease=lease,
+                    of=first if part else "",
+                    part=part,
+                    parts=len(new.pieces),
+                    rows=rows,
+                    priority=new.priority,
+                    deadline=new.deadline,
+                ),
+                number,
             )
-        read_spec(packed)
-        return Job(job_id(self._own, nonce), self._own, KIND, packed, lease=lease), nonce
 
     async def _stored(self, jobs: Sequence[str]) -> None:
         """Wait until the jobs are on disk. Raises JobError `not-stored` if that takes too long."""
@@ -245,10 +350,12 @@ class Desk:
     async def _watch(self) -> None:
         """Wake the collector and waiting callers whenever one of this node's jobs changes."""
         async for change in self._jobs.watch():
-            if change.subject is None or self._of_own(change.subject) is not None:
+            gone = change.value is None or change.value.job is None
+            if change.subject is None or gone or self._of_own(change.subject) is not None:
                 self._wake()
 
     def _wake(self) -> None:
+        self._groups = None
         self._changed.set()
         self._changed = trio.Event()
 
@@ -279,7 +386,8 @@ class Desk:
         try:
             outcome = await self._had(job, claim)
             if outcome is not None and self._of_own(job.id) is not None:
-                await self.results.put(self._result_of(job, claim, outcome))
+                result = await self._result_of(job, claim, outcome)
+                await self.results.put(result)
                 # A claimant that keeps publishing new attempts must not delay the job's removal.
                 self._settled.setdefault(job.id, self._host.now() + defaults.SETTLE)
         except OSError:  # the job and the claimant's result stay available
@@ -298,7 +406,7 @@ class Desk:
         If the claimant is responsible, refuses it.
         """
         try:
-            return await self._outcome(claim)
+            return await self._outcome(job, claim)
         except BadOutcome as error:
             return self._refuse(job, claim, error.message)
         except ModelError as error:
@@ -308,19 +416,21 @@ class Desk:
             self._later[job.id] = self._host.now() + defaults.REFUSE_PAUSE
             return None
 
-    async def _outcome(self, claim: Claim) -> JobOutcome:
+    async def _outcome(self, job: Job, claim: Claim) -> JobOutcome:
         """Return the result of a claim with its text, fetching the text if it is a blob.
 
         Raises BadOutcome if the result is invalid, and ModelError if the fetch fails.
         """
         said = read_outcome(claim.result)
-        if not said.blob:
+        if said.error:
             return said
+        if not said.blob:
+            return checked(job, said)
         line = self._fewer.setdefault(claim.claimant, trio.CapacityLimiter(defaults.FETCHES_OF_ONE))
         async with line, self._few:  # one claimant's missing blobs must not delay other results
             data = await self._shelf.get(said.blob, said.size)
         try:
-            return replace(said, text=data.decode(), blob="")
+            return checked(job, replace(said, text=data.decode(), blob=""))
         except UnicodeDecodeError:
             raise BadOutcome("the result of a job is no text") from None
 
@@ -343,10 +453,16 @@ class Desk:
         self._later[job.id] = self._host.now() + defaults.COLLECT_PAUSE
         return None
 
-    def _result_of(self, job: Job, claim: Claim, outcome: JobOutcome) -> StoredResult:
+    async def _result_of(self, job: Job, claim: Claim, outcome: JobOutcome) -> StoredResult:
         spec = None
         with suppress(BadSpec):
             spec = read_spec(job.spec)
+        if outcome.error and spec is not None and job.parts * job.rows > 1:
+            outcome = await self._error_lines(job, spec, outcome)
+        failed_rows = int(bool(outcome.error))
+        if spec is not None and not outcome.error:
+            heads = check_output(outcome.text.encode(), job.rows, spec.first, spec.last)
+            failed_rows = sum(head.error is not None for head in heads)
         return StoredResult(
             job=job.id,
             kind=job.kind,
@@ -357,8 +473,25 @@ class Desk:
             outcome=outcome,
             came=self._host.wall(),
             made=self.made(job.id),
-            prompt="" if spec is None else spec.asked,
+            prompt="" if spec is None else asked(job, spec),
+            whole=job.of,
+            part=job.part,
+            parts=job.parts,
+            rows=job.rows,
+            failed_rows=failed_rows,
         )
+
+    async def _error_lines(self, job: Job, spec: JobSpec, outcome: JobOutcome) -> JobOutcome:
+        """Return the outcome of a piece of which all rows failed: one line for each row."""
+        numbers = list(range(spec.first, spec.first + job.rows))
+        with suppress(ShoalError):  # without the input, empty lines are not known
+            data = spec.lines
+            if spec.blob is not None:
+                data = await self._shelf.read(spec.blob, self._own)
+            numbers = [line.number for line in lines_of(data, spec.first)]
+        fields = error_fields(outcome.error, outcome.message)
+        text = b"".join(output_line(number, fields) for number in numbers).decode()
+        return JobOutcome(text=text, size=len(text.encode()))
 
     def _take_out(self, job: str) -> None:
         """Remove a job from the feed, and all state about it."""

@@ -124,6 +124,16 @@ class StoredResult:
     read: float = _NEVER
     made: int = 0  # submission time of the job in microseconds; 0: unknown
     prompt: str = ""  # the whole prompt, which like the text is not held in memory
+    whole: str = ""  # the job, if this is the result of one of several pieces
+    part: int = 0
+    parts: int = 1
+    rows: int = 1
+    failed_rows: int = 0
+
+    @property
+    def of(self) -> str:
+        """Id of the job that this is the result of, or of a piece of."""
+        return self.whole or self.job
 
 
 class Results:
@@ -133,6 +143,7 @@ class Results:
         self._host = host
         self._folder = folder
         self._held: dict[str, StoredResult] = {}  # without their texts
+        self._pieces: dict[str, set[str]] = {}  # ids of results by the job that they belong to
 
     def __len__(self) -> int:
         return len(self._held)
@@ -156,11 +167,19 @@ class Results:
         """Load the results of earlier runs, ignoring other files. Raises OSError if the folder is
         unreadable."""
         self._held = await self._host.offload(self._open)
+        for result in self._held.values():
+            self._pieces.setdefault(result.of, set()).add(result.job)
 
     async def put(self, result: StoredResult) -> None:
         """Store a result on disk. Raises OSError if that fails."""
         await self._host.offload(self._write, result)
         self._held[result.job] = _light(result)
+        self._pieces.setdefault(result.of, set()).add(result.job)
+
+    def pieces_of(self, job: str) -> list[StoredResult]:
+        """Return the results of all pieces of a job, in their order, without their texts."""
+        found = [self._held[piece] for piece in self._pieces.get(job, ())]
+        return sorted(found, key=lambda result: result.part)
 
     async def take(self, job: str) -> StoredResult | None:
         """Return a result with its text and mark it as read. Return None if there is no such
@@ -180,7 +199,12 @@ class Results:
         except OSError as error:
             reason = error.strerror or str(error)
             raise JobError("disk", f"cannot remove `{self._folder / job}`: {reason}") from None
-        return self._held.pop(job, None) is not None
+        result = self._held.pop(job, None)
+        if result is not None and (pieces := self._pieces.get(result.of)) is not None:
+            pieces.discard(job)
+            if not pieces:
+                del self._pieces[result.of]
+        return result is not None
 
     async def tidy(self) -> None:
         """Delete results that were read a day ago, and unread ones that arrived 30 days ago.
@@ -239,10 +263,17 @@ class _File(Message, frozen=True):
     message: str
     made: Natural = 0
     prompt: bytes = b""
+    whole: str = ""
+    part: Natural = 0
+    parts: Natural = 1
+    rows: Natural = 1
+    failed_rows: Natural = 0
 
     def check(self) -> None:
         """Raise ValueError if a short text is too long."""
-        for text in (self.kind, self.claimant, self.reason, self.error, self.message):
+        for text in (
+            *(self.kind, self.claimant, self.reason, self.error, self.message, self.whole),
+        ):
             check_text(text, _WORD_BYTES)
 
 
@@ -264,6 +295,11 @@ def _packed(result: StoredResult) -> bytes:
             message=came.message,
             made=result.made,
             prompt=result.prompt.encode(),
+            whole=result.whole,
+            part=result.part,
+            parts=result.parts,
+            rows=result.rows,
+            failed_rows=result.failed_rows,
         )
     )
 
@@ -280,6 +316,11 @@ def _unpacked(job: str, file: _File) -> StoredResult:
         read=file.read,
         made=file.made,
         prompt=file.prompt.decode(),
+        whole=file.whole,
+        part=file.part,
+        parts=file.parts,
+        rows=file.rows,
+        failed_rows=file.failed_rows,
         outcome=JobOutcome(
             text=file.text.decode(),
             size=len(file.text),

@@ -1,6 +1,6 @@
-"""Stores results that are too large for a claim as blobs, and fetches those of other nodes."""
+"""Stores inputs and outputs of jobs as blobs, and fetches those of other nodes."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ import trio
 from ...dht.content.library import Library
 from ...dht.content.manifest import is_digest
 from ...dht.content.tree import Tree
+from ...dht.defaults import CHUNK
 from ...dht.errors import ModelError
 from ...dht.exchange.exchange import ChunkExchange
 from ...transport.errors import ShoalError
@@ -18,16 +19,39 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from . import defaults
 from .errors import BadOutcome
+from .spec import BlobPart
 
 
 class Shelves(Protocol):
-    """Storage for results that are too large for a claim. `Shelf` implements it."""
+    """Storage for the inputs and outputs of jobs. `Shelf` implements it.
 
-    async def put(self, data: bytes) -> str:
-        """Store a result as a blob, announce it to other nodes, and return its root.
+    A blob with an `author` is kept while that author has jobs, other blobs while a claim of this
+    node names them.
+    """
+
+    async def put(self, data: bytes, author: str = "") -> str:
+        """Store a blob, announce it to other nodes, and return its root.
 
         Raises ModelError if there is no space or the disk fails.
         """
+        ...
+
+    async def keep(self, root: str, size: int, author: str) -> None:
+        """Fetch a whole blob of `size` bytes from any provider, keep it, and announce it.
+
+        Raises the errors of `get`.
+        """
+        ...
+
+    async def read(self, part: BlobPart, author: str) -> bytes:
+        """Return a part of a blob. Its missing chunks are fetched and kept.
+
+        Raises the errors of `get`.
+        """
+        ...
+
+    async def tidy_kept(self, authors: Callable[[str], bool]) -> None:
+        """Delete the blobs of each author for which `authors` returns False."""
         ...
 
     async def get(self, root: str, size: int) -> bytes:
@@ -43,7 +67,7 @@ class Shelves(Protocol):
 
     async def tidy(self, wanted: Collection[str]) -> None:
         """Delete all results except those in `wanted`, for example results of a run that was
-        killed."""
+        killed. Blobs with an author stay."""
         ...
 
 
@@ -60,10 +84,11 @@ class Storage:
 
 
 class Shelf(Shelves):
-    """Blobs with results, on one node.
+    """Blobs with inputs and outputs of jobs, on one node.
 
-    `folder` holds temporary files, and one marker file for each blob that is stored only because it
-    is a result. `linked` returns the peers from which results are fetched.
+    `folder` holds temporary files, and one marker file for each blob that is stored only for jobs.
+    The marker of a blob that is kept for an author contains the author's peer id. `linked` returns
+    the peers from which blobs are fetched.
     """
 
     def __init__(
@@ -83,7 +108,7 @@ class Shelf(Shelves):
         self._linked = linked
         self._one = trio.Lock()  # all operations use the same temporary files
 
-    async def put(self, data: bytes) -> str:
+    async def put(self, data: bytes, author: str = "") -> str:
         path = self._folder / "result"
         async with self._one:
             before = self._library.blobs.roots()
@@ -92,7 +117,7 @@ class Shelf(Shelves):
                 await self._host.offload(self._write, path, data)
                 root = await self._library.add_blob(path)
                 if root not in before:
-                    await self._host.offload(self._write, self._folder / root, b"")
+                    await self._mark(root, author)
             finally:
                 await self._remove_file(path)
         await self._exchange.announce(root)
@@ -112,6 +137,58 @@ class Shelf(Shelves):
             if not here:
                 with trio.CancelScope(shield=True):
                     await self._forget(root)
+
+    async def keep(self, root: str, size: int, author: str) -> None:
+        tree = await self._kept_tree(root, size, author)
+        patience = defaults.FETCH_PATIENCE
+        await self._exchange.fetch(root, tree.leaves, self._linked, patience=patience, asked=True)
+        await self._exchange.announce(root)
+
+    async def read(self, part: BlobPart, author: str) -> bytes:
+        tree = await self._kept_tree(part.root, part.size, author)
+        first = part.start // CHUNK
+        leaves = tree.leaves[first : (part.stop - 1) // CHUNK + 1]
+        await self._exchange.fetch(
+            part.root, leaves, self._linked, patience=defaults.FETCH_PATIENCE, asked=True
+        )
+        data = await self._host.offload(self._read_chunks, leaves)
+        return data[part.start - first * CHUNK : part.stop - first * CHUNK]
+
+    def _read_chunks(self, leaves: Sequence[str]) -> bytes:
+        return b"".join(map(self._library.store.get, leaves))
+
+    async def _kept_tree(self, root: str, size: int, author: str) -> Tree:
+        """Fetch a blob's tree, and mark the blob as kept for an author unless it was here before.
+
+        Raises BadOutcome if the blob has another size.
+        """
+        async with self._one:
+            here = root in self._library.blobs.roots()
+        tree = await self._tree(root, size)
+        if tree.size != size:
+            if not here:
+                await self._forget(root)
+            raise BadOutcome(f"expected a blob of {size} bytes, got one of {tree.size}")
+        if not here:
+            async with self._one:
+                await self._mark(root, author)
+        return tree
+
+    async def _mark(self, root: str, author: str) -> None:
+        await self._host.offload(self._write, self._folder / root, author.encode())
+
+    async def tidy_kept(self, authors: Callable[[str], bool]) -> None:
+        with suppress(OSError):
+            for entry in await self._host.offload(self._host.files.list, self._folder):
+                author = await self._author_of(entry.name) if is_digest(entry.name) else ""
+                if author and not authors(author):
+                    await self.drop(entry.name)
+
+    async def _author_of(self, root: str) -> str:
+        """Return the author that a blob is kept for, or ""."""
+        with suppress(ModelError):
+            return (await self._host.offload(self._read, self._folder / root)).decode()
+        return ""
 
     async def _tree(self, root: str, size: int) -> Tree:
         """Fetch a blob's hash tree. Raises BadOutcome if the blob is larger than `size` bytes.
@@ -136,8 +213,9 @@ class Shelf(Shelves):
     async def tidy(self, wanted: Collection[str]) -> None:
         with suppress(OSError):
             for entry in await self._host.offload(self._host.files.list, self._folder):
-                if is_digest(entry.name) and entry.name not in wanted:
-                    await self.drop(entry.name)
+                name = entry.name
+                if is_digest(name) and name not in wanted and not await self._author_of(name):
+                    await self.drop(name)
 
     async def _read_out(self, root: str) -> bytes:
         """Return the whole content of a stored blob."""

@@ -1,12 +1,13 @@
-"""Worker of a node, which runs jobs of any node: it selects the next job, claims it, runs it, and
-publishes the result.
+"""Worker of a node, which does pieces of jobs of any node: it selects the next pieces, claims them,
+runs them, and publishes their results.
 
 The claim is on this node's disk before the work begins, and later contains the result. The node
-does one job at a time, and starts none while it has interactive requests. Spec: docs/spec/jobs.md.
+claims as many pieces as it will do in about PIECE_TIME, and no more while it has interactive
+requests. Spec: docs/spec/jobs.md.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
@@ -14,7 +15,6 @@ from typing import Protocol, TypeVar
 import trio
 
 from ...state import defaults as state_defaults
-from ...state.claims.claimant import Claimant, WorkerRing, patience
 from ...state.errors import FeedFull
 from ...state.feeds.kinds import KINDS
 from ...state.views.jobs import CLAIMS, Claim, Job, JobStanding, claim_fact
@@ -22,19 +22,20 @@ from ...state.views.members import JOBS, Member, Members, jobs_fact
 from ...state.views.view import Watch
 from ...transport.errors import ShoalError
 from ...transport.identity import PeerId
-from ..inference.generation import Turn
 from . import defaults
+from .claimant import Claimant
+from .crew import Crew, WorkTerms
 from .desk import JobNode
 from .errors import BadOutcome
+from .fairness import FairQueue
 from .results import JobOutcome, failed, pack_outcome, read_outcome
+from .runner import NOT_NOW
 from .shelf import Shelves
 
 Item = TypeVar("Item")
+Replicate = Callable[[str, str, int], Awaitable[bool]]
+"""(job, root of a blob, its bytes): has another node keep the blob. Returns whether one does."""
 ROOM = KINDS[CLAIMS].live_bytes  # space in bytes for all claims of this node
-
-
-_NOT_NOW = ("busy", "no-route", "no-memory", "too-many-sessions", "overloaded", "unreachable")
-"""Codes of temporary obstacles, which do not count as failures of the job."""
 
 
 class Runner(Protocol):
@@ -44,6 +45,14 @@ class Runner(Protocol):
 
     def able(self, job: Job) -> bool:
         """Return whether the job can be done on this node now."""
+        ...
+
+    def seconds(self, job: Job) -> float:
+        """Return how long this node will probably take for the job, without other work."""
+        ...
+
+    def measured(self, job: Job, predicted: float, took: float) -> None:
+        """Record that a job has taken `took` seconds, for which `predicted` were predicted."""
         ...
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
@@ -56,105 +65,22 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class _Work:
-    """The job that this node is working on."""
+    """A job that this node is working on."""
 
     job: Job
     claim: Claim
+    seconds: float = 0.0  # that it will probably take, without other work
+    hedge: bool = False  # whether another node works on it too, and its claim comes at the end
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     shown: float = 0.0  # time at which progress was last written
+    step: int = 0  # the progress of the work; rows, if there are several
     failed: bool = True  # whether an end without a result counts as a failure of the job
 
-
-@dataclass(frozen=True, slots=True)
-class WorkTerms:
-    """Conditions under which this node does jobs."""
-
-    turn: Turn
-    """Tells when jobs may compute. At other times, interactive requests have priority."""
-    ready: Callable[[], bool]
-    """Returns whether the node does any jobs now."""
-    accepts: Callable[[PeerId], bool] = lambda author: True
-    """Returns whether the node does jobs of this author."""
-
-
-class IdleTime:
-    """`Turn` that lets jobs compute while there are no interactive requests. `waited_for` returns
-    the number of interactive requests."""
-
-    def __init__(self, waited_for: Callable[[], int]) -> None:
-        self._waited_for = waited_for
-
-    def is_over(self) -> bool:
-        """Return whether there are interactive requests."""
-        return self._waited_for() > 0
-
-    async def come(self) -> None:
-        """Wait until there are no interactive requests."""
-        while self.is_over():  # noqa: ASYNC110  two counters of other parts, without events
-            await trio.sleep(defaults.PAUSE)
-
-
-class Crew:
-    """Members that do jobs of one of the given kinds.
-
-    `live` returns the peers that are reachable now, `now` the monotonic time in seconds. When this
-    node starts, all members count as reachable.
-    """
-
-    def __init__(
-        self,
-        members: Members,
-        kinds: Collection[str],
-        *,
-        live: Callable[[], Collection[PeerId]],
-        now: Callable[[], float],
-    ) -> None:
-        self.shares = WorkerRing()
-        self._members = members
-        self._kinds = frozenset(kinds)
-        self._live = live
-        self._now = now
-        self._began = now()
-        self._answering: Collection[PeerId] = frozenset()
-        # By member that does jobs: the time at which it was last live.
-        self._answered: dict[PeerId, float] = {}
-        self._patience = patience(0, 0)
-
-    def known(self) -> list[PeerId]:
-        """Return the peers that this object knows, sorted. The caller passes them to `changed` if
-        any member record may have changed."""
-        return sorted({*self._members, *self._answered})
-
-    def changed(self, peer: PeerId) -> None:
-        """Update whether a member does jobs, after its record has changed."""
-        member = self._members.get(peer)
-        if member is not None and not self._kinds.isdisjoint(member.jobs):
-            self.shares.add(peer)
-            self._answered.setdefault(peer, self._began)
-        else:
-            self.shares.remove(peer)
-            self._answered.pop(peer, None)
-
-    def look(self) -> None:
-        """Record which members are live now. Must be called before `silent` and `patience`."""
-        now = self._now()
-        self._answering = frozenset(self._live())
-        for peer in self._answered.keys() & self._answering:
-            self._answered[peer] = now
-        lately = [
-            at for at in self._answered.values() if now - at < state_defaults.CLAIM_PATIENCE[1]
-        ]
-        self._patience = patience(sum(at < now for at in lately), len(lately))
-
-    def silent(self, peer: PeerId) -> float:
-        """Return for how many seconds a peer has been silent. 0 means that the peer is live."""
-        if peer in self._answering:
-            return 0.0
-        return self._now() - self._answered.get(peer, self._began)
-
-    def patience(self) -> float:
-        """Return the seconds of silence after which other nodes may take over a member's jobs."""
-        return self._patience
+    @property
+    def left(self) -> float:
+        """Predicted seconds of what is left."""
+        rows = self.job.rows
+        return self.seconds * (1 - min(self.step, rows) / rows if rows > 1 else 1)
 
 
 class Worker:
@@ -169,17 +95,21 @@ class Worker:
         *,
         live: Callable[[], Collection[PeerId]],
         health: Callable[[str | None], None] = lambda _: None,
+        replicate: Replicate | None = None,
+        weight: Callable[[PeerId], float] = lambda author: 1.0,
     ) -> None:
         """Create a worker.
 
         `runners` maps each kind of job to its implementation. `live` returns the peers that are
         reachable now. `health` receives a sentence about what prevents jobs on this node, or None
-        if nothing does.
+        if nothing does. `replicate` has another node store a result. `weight` returns the
+        share of an author beside others.
         """
         self.done = 0  # jobs done since the start
         self._host, self._state, self._own = node.host, node.state, node.peer
         self._guard = node.guard
         self._health = health
+        self._replicate = replicate
         self._terms = terms
         self._runners = runners
         self._shelf = shelf
@@ -193,17 +123,27 @@ class Worker:
             willing=self._willing,
             silent=self.crew.silent,
             patience=self.crew.patience,
+            work=lambda job: self._runners[job.kind].seconds(job),
+            queue=FairQueue(weight),
         )
-        self._work: _Work | None = None
+        self._work: dict[str, _Work] = {}
         self._failures: OrderedDict[str, int] = OrderedDict()
         # By author of jobs: the bytes that these jobs take in this node's claims.
         self._spent: Counter[PeerId] = Counter()
         self._leaving = False
+        self._ended = trio.Event()  # set when a job ends; then replaced
+        self._since = 0.0  # time since when the work that is measured was done
+        self._measured = 0.0  # predicted seconds of that work
 
     @property
     def at(self) -> str | None:
-        """Id of the job in progress, or None."""
-        return None if self._work is None else self._work.job.id
+        """Id of the oldest job in progress, or None."""
+        return next((work.job.whole for work in self._work.values()), None)
+
+    @property
+    def pieces(self) -> int:
+        """Number of pieces of jobs in progress."""
+        return len(self._work)
 
     async def run(self) -> None:
         """Do jobs until cancelled."""
@@ -215,24 +155,24 @@ class Worker:
             nursery.start_soon(self._watch_crew)
             nursery.start_soon(self._tidy)
             while True:
-                free = self._offers() and not self._terms.turn.is_over()
-                found = free and await self._next()
-                await trio.sleep(defaults.PAUSE if found else defaults.LOOK)
+                free = self._offers() and not self._terms.turn.is_wanted
+                found = free and self._begin_some(nursery)
+                await self._pause(defaults.PAUSE if found or self._work else defaults.LOOK)
 
     async def leave(self) -> None:
         """Start no more jobs, and abandon the current one so that another node begins it at
         once."""
         self._leaving = True
-        work, members = self._work, self._state.views.members
+        begun, members = list(self._work), self._state.views.members
         if self._own not in self.crew.shares:
             return
         with suppress(FeedFull):
             self._state.set("member", JOBS, None)
-        if work is not None:
+        for work in list(self._work.values()):
             work.scope.cancel()
         with trio.move_on_after(defaults.LEAVE_TIME):
-            while does_jobs(members, self._own) or (  # noqa: ASYNC110  the views tell tasks
-                work is not None and self._is_open(work.job.id)
+            while does_jobs(members, self._own) or any(  # noqa: ASYNC110  the views tell tasks
+                map(self._is_open, begun)
             ):
                 await trio.sleep(defaults.PAUSE / 5)
         if list(self._state.replication.exchange.peers):
@@ -297,11 +237,11 @@ class Worker:
         """
         if not self._claimant.noticed(job, self._host.now()):
             return
-        if self._work is not None and self._work.job.id == job:
-            self._work.scope.cancel()
+        if (work := self._work.get(job)) is not None:
+            work.scope.cancel()
         self._take_back(job)
 
-    # One job.
+    # Jobs in progress.
 
     def _willing(self, job: Job) -> bool:
         """Return whether this node accepts a job and can do it now.
@@ -314,21 +254,57 @@ class Worker:
             return False
         return runner.able(job)
 
-    async def _next(self) -> bool:
-        """Do the next job, from the claim to the result. Return whether there was a job."""
+    def _begin_some(self, nursery: trio.Nursery) -> bool:
+        """Begin the next jobs, as long as this node has work for less than PIECE_TIME. Return
+        whether there was a job."""
+        begun = False
+        if self._left >= defaults.PIECE_TIME / 2:
+            return False
         self._weigh()
+        while len(self._work) < defaults.PIECES_AT_ONCE and self._left < defaults.PIECE_TIME:
+            work = self._next()
+            if work is None:
+                break
+            begun = True
+            if not self._work:
+                self._since, self._measured = self._host.now(), 0.0
+            self._work[work.job.id] = work
+            self._guard.start(nursery, work.job.author, self._one, work)
+        return begun
+
+    @property
+    def _left(self) -> float:
+        """Predicted seconds of what is left of all jobs in progress."""
+        return sum(work.left for work in self._work.values())
+
+    def _next(self) -> _Work | None:
+        """Choose the next job, or return None if there is none now."""
         claim = self._claimant.next(self._host.now())
         standing = None if claim is None else self._jobs.get(claim.job)
         if claim is None or standing is None or standing.job is None:
-            return False
-        self._work = work = _Work(standing.job, claim, shown=self._host.now())
+            return None
+        job, now = standing.job, self._host.now()
+        seconds = self._runners[job.kind].seconds(job)
+        claim = self._claimant.expect(job.id, self._left + seconds)
+        hedge = self._claimant.hedges(job.id)
+        return _Work(job, claim, seconds, hedge, shown=now)
+
+    async def _one(self, work: _Work) -> None:
+        """Do a job, from the claim to the result."""
         try:
-            with work.scope, self._guard.around(work.job.author):
+            with work.scope:
                 await self._do(work)
         finally:
-            self._work = None
+            del self._work[work.job.id]
             self._give_up(work)
-        return True
+            self._ended.set()
+            self._ended = trio.Event()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until a job in progress has ended."""
+        ended = self._ended
+        with trio.move_on_after(seconds):
+            await ended.wait()
 
     def _weigh(self) -> None:
         """Compute the bytes that the jobs of each author take in this node's claims."""
@@ -340,18 +316,25 @@ class Worker:
 
     async def _do(self, work: _Work) -> None:
         """Claim a job, run it, and write its result into the claim."""
+        if not work.hedge:
+            await self._claim(work)
+        if not work.hedge and self._claimed(work.job.id) is None:
+            return
+        outcome = await self._outcome(work)
+        if outcome is None:
+            return
+        result = await self._result(work, outcome)
+        if result is not None:
+            self._finish(work, result)
+
+    async def _claim(self, work: _Work) -> None:
+        """Write the claim on a job, and wait until it is on disk."""
         if not self._write(work.claim):
             return
         while self._claimed(work.job.id) is None:  # noqa: ASYNC110  the view tells tasks
             await trio.sleep(defaults.PAUSE / 5)
         if next(self.crew.shares.heirs(work.job.id), self._own) != self._own:
             await trio.sleep(defaults.HESITATION)
-        outcome = await self._outcome(work)
-        if outcome is None:
-            return
-        result = await self._result(outcome)
-        if result is not None:
-            self._finish(work, result)
 
     async def _outcome(self, work: _Work) -> JobOutcome | None:
         """Run a job, with several tries. Return its outcome, or None to leave it to others or to a
@@ -364,7 +347,7 @@ class Worker:
                 return await self._tried(work)
             except ShoalError as error:
                 why = failed(getattr(error, "code", None) or "failed", error.message)
-                if why.error in _NOT_NOW:
+                if why.error in NOT_NOW:
                     work.failed = False
                     return None
         failures = self._failures.pop(work.job.id, 0) + 1
@@ -380,21 +363,23 @@ class Worker:
         pause = max(defaults.STEP_PAUSE, work.job.lease / defaults.STEPS_A_LEASE)
 
         def progress(step: int) -> None:
-            now = self._host.now()
+            now, work.step = self._host.now(), step
             if now - work.shown >= pause:
                 work.shown = now
                 work.claim = self._claimant.step(work.job.id, max(step, work.claim.step + 1))
-                self._write(work.claim)
+                if not work.hedge:
+                    self._write(work.claim)
 
         await self._terms.turn.come()
         with trio.move_on_after(defaults.RUN_TIME):
             return await self._runners[work.job.kind].run(work.job, progress)
         return failed("too-long", f"it took over {defaults.RUN_TIME:g} s")
 
-    async def _result(self, outcome: JobOutcome) -> bytes | None:
-        """Return an outcome encoded for the claim. A long text is stored as a blob first.
+    async def _result(self, work: _Work, outcome: JobOutcome) -> bytes | None:
+        """Return an outcome encoded for the claim. A long text is stored as a blob first, if
+        possible on another node too.
 
-        Returns None if the blob cannot be stored.
+        Returns None if the blob cannot be stored here.
         """
         packed = pack_outcome(outcome)
         if len(packed) <= defaults.INLINE_BYTES:
@@ -408,15 +393,26 @@ class Worker:
             self._health(f"cannot store the result of a job: {error.message}")
             return None
         self._health(None)
+        if self._replicate is not None:
+            await self._replicate(work.job.id, root, len(data))
         return pack_outcome(replace(outcome, text="", blob=root, size=len(data)))
 
     def _finish(self, work: _Work, result: bytes) -> None:
         """Write the result into the claim. If that fails, leave the job to other nodes."""
         if self._write(self._claimant.finish(work.job.id, result)):
             self.done += 1
+            self._measure(work)
             self._failures.pop(work.job.id, None)
         else:
             self._leave_to_others(work)
+
+    def _measure(self, work: _Work) -> None:
+        """Compare the time of the jobs done since the last measurement with the prediction."""
+        now = self._host.now()
+        self._measured += work.seconds
+        if now - self._since >= defaults.MEASURE_TIME or len(self._work) == 1:
+            self._runners[work.job.kind].measured(work.job, self._measured, now - self._since)
+            self._since, self._measured = now, 0.0
 
     def _give_up(self, work: _Work) -> None:
         """If the job was abandoned, withdraw the claim so that another node does it."""
@@ -426,7 +422,8 @@ class Worker:
     def _leave_to_others(self, work: _Work) -> None:
         """Withdraw the claim on a job, and count a failure unless the obstacle was temporary."""
         self._claimant.give_up(work.job.id, self._host.now(), failed=work.failed)
-        self._take_back(work.job.id)
+        if not work.hedge:
+            self._take_back(work.job.id)
 
     # This node's claims.
 
@@ -445,6 +442,8 @@ class Worker:
 
     def _take_back(self, job: str) -> None:
         """Remove this node's claim on a job from the feed."""
+        if self._claimed(job) is None and self._state.get(CLAIMS, job) is None:
+            return
         with suppress(FeedFull):  # if the feed has forked, its entries are ignored anyway
             self._state.set(CLAIMS, job, None)
 

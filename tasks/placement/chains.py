@@ -5,12 +5,13 @@ These are the plans from which `optimise.py` starts its search.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, pairwise
 from typing import Final
 
 from .coverage import Span
 from .fleet import Costs, batch_index
-from .predict import NOTHING, rate_of
+from .predict import NOTHING, better_rate, rate_of
 
 ANCHORS: Final = 12
 """Machines around which chains are built."""
@@ -67,7 +68,10 @@ def split(costs: Costs, order: Sequence[int], sessions: int, slack: int = 0) -> 
         return {}
     at = batch_index(sessions)
     if slack:
-        even = _evenest(costs, order, rooms, at)
+        key = tuple(order), sessions
+        if key not in costs.evenest:
+            costs.evenest[key] = _evenest(costs, order, rooms, at)
+        even = costs.evenest[key]
         rooms = _within(costs, order, rooms, at, even * slack // 4)
     counts = [1] * count
     left = costs.layers - count
@@ -80,17 +84,25 @@ def split(costs: Costs, order: Sequence[int], sessions: int, slack: int = 0) -> 
 
 
 def _evenest(costs: Costs, order: Sequence[int], rooms: Sequence[int], at: int) -> int:
-    """Return the nanoseconds of the slowest step in the split with the shortest slowest step."""
-    low, high = 1, max(
-        costs.fixed[each] + costs.layer[each][at] * costs.layers for each in order
-    )  # fmt: skip
-    while low < high:
-        middle = (low + high) // 2
-        if sum(_within(costs, order, rooms, at, middle)) >= costs.layers:
-            high = middle
+    """Return the nanoseconds of the slowest step in the split with the shortest slowest step.
+
+    Each machine has one layer. Each further one goes to the machine that is then the quickest with
+    it, so the last of these steps is the slowest one that is needed.
+    """
+    steps = [
+        (costs.fixed[each] + 2 * costs.layer[each][at], costs.layer[each][at], room - 1)
+        for each, room in zip(order, rooms, strict=True)
+        if room > 1
+    ]
+    heapify(steps)
+    took = 1
+    for _ in range(costs.layers - len(order)):
+        took, layer, left = steps[0]
+        if left > 1:
+            heapreplace(steps, (took + layer, layer, left - 1))
         else:
-            low = middle + 1
-    return low
+            heappop(steps)
+    return took
 
 
 def _within(
@@ -193,8 +205,7 @@ def _fastest_chain(
             if key in seen:
                 continue
             seen.add(key)
-            rate = rate_of(costs, chain)
-            if rate > best:
+            if rate := better_rate(costs, chain, best):
                 best, chosen = rate, chain
             if len(seen) > looks // len(anchors):
                 break

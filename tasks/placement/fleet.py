@@ -163,6 +163,11 @@ class Costs:
         self._known: dict[tuple[int, Span], tuple[int, ...]] = {}
         self.capacities: dict[tuple[int, int, bool, bool], int] = {}
         """Results of `chains.capacity`."""
+        self.evenest: dict[tuple[tuple[int, ...], int], int] = {}
+        """Slowest steps of the evenest splits (`chains.split`), by machines and sessions."""
+        self.rates: dict[tuple[tuple[int, Span], ...], tuple[int, int]] = {}
+        """Results of `predict.better_rate`: the rates of plans, -1 where not computed."""
+        self._served: dict[tuple[int, Span], tuple[int, tuple[int, ...]]] = {}
 
     def fits(self, number: int, span: Span) -> bool:
         """Return whether a machine has memory for these layers."""
@@ -178,6 +183,13 @@ class Costs:
             return BATCHES[-1]
         most = min(self._positions, KV_TOKENS_LEAST) + left // token
         return max(self._least, min(BATCHES[-1], most // self._positions))
+
+    def served(self, number: int, span: Span) -> tuple[int, tuple[int, ...]]:
+        """Return `room` and `stage` of a machine with these layers."""
+        key = number, span
+        if key not in self._served:
+            self._served[key] = self.room(number, span), self.stage(number, span)
+        return self._served[key]
 
     def stage(self, number: int, span: Span) -> tuple[int, ...]:
         """Return the nanoseconds of a step of a machine with these layers, for each of BATCHES."""

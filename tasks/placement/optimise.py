@@ -11,7 +11,7 @@ from typing import Final
 from .chains import many_chains, with_replicas
 from .coverage import Span
 from .fleet import Costs
-from .predict import NOTHING, Rate, rate_of
+from .predict import NOTHING, Rate, better_rate, rate_of
 from .rules import by_memory, evenly, petals, petals_chain
 
 STARTS: Final = 3
@@ -36,8 +36,8 @@ class _Search:
     def offer(self, spans: Spans) -> bool:
         """Take over a plan if it is better."""
         self.looks -= 1
-        rate = rate_of(self.costs, spans)
-        if rate <= self.rate:
+        rate = better_rate(self.costs, spans, self.rate)
+        if rate is None:
             return False
         self.spans, self.rate = spans, rate
         return True

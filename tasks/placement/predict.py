@@ -32,6 +32,7 @@ class Rate(NamedTuple):
 
 
 NOTHING: Final = Rate(0, 0)
+_INDEX: Final = tuple(map(batch_index, range(BATCHES[-1] + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,37 @@ class Route:
 
 def rate_of(costs: Costs, spans: Mapping[int, Span]) -> Rate:
     """Return the predicted rate of a placement: `spans` by the numbers of their machines."""
-    single = _total(costs, spans, routes_of(costs, spans, 1))
-    if not single or costs.demand.sessions == 1:
-        return Rate(single, single)
-    return Rate(_total(costs, spans, routes_of(costs, spans, costs.demand.sessions)), single)
+    return better_rate(costs, spans, NOTHING) or NOTHING
+
+
+def better_rate(costs: Costs, spans: Mapping[int, Span], than: Rate) -> Rate | None:
+    """Return the predicted rate of a placement, or None if it is not above `than`.
+
+    What is computed is kept in `costs`, since a search comes to many plans more than once. The rate
+    of a session alone is computed only where that of the demand leaves it open.
+    """
+    key = tuple(sorted(spans.items()))
+    demand, single = costs.rates.get(key, (-1, -1))
+    if single < 0 and not 0 <= demand < than.demand:
+        graph = _Graph(costs, spans)
+        if demand < 0:
+            demand = _total(costs, spans, _routes(graph, costs.demand.sessions))
+        if costs.demand.sessions == 1:
+            single = demand
+        elif demand >= than.demand:
+            single = _total(costs, spans, _routes(graph, 1))
+        costs.rates[key] = demand, single
+    rate = Rate(demand, single) if single else NOTHING
+    return rate if single >= 0 and rate > than else None
 
 
 def routes_of(costs: Costs, spans: Mapping[int, Span], sessions: int) -> list[Route]:
     """Return the routes of this many sessions, or of as many as have memory."""
-    graph = _Graph(costs, spans)
+    return _routes(_Graph(costs, spans), sessions)
+
+
+def _routes(graph: "_Graph", sessions: int) -> list[Route]:
+    graph.load = dict.fromkeys(graph.room, 0)
     found, left, group = list[Route](), sessions, -(-sessions // ROUNDS)
     while left > 0:
         path = graph.fastest(min(group, left))
@@ -73,16 +96,14 @@ def token_nanoseconds(
     of all routes by machine."""
     path = route.machines
     stages = [costs.stage(each, spans[each]) for each in path]
+    loads = [load[each] for each in path]
     hop, wire = _links(costs, path)
-    best = 0
-    for at, batch in enumerate(BATCHES):
-        way = hop + wire * batch + sum(stage[at] for stage in stages)
-        busy = max(
-            load[each] * stage[at] // batch for each, stage in zip(path, stages, strict=True)
-        )
-        took = max(way, busy)
+    best, most = 0, max(loads)
+    for batch, steps in zip(BATCHES, zip(*stages, strict=True), strict=True):
+        way = hop + wire * batch + sum(steps)
+        took = max(way, *[each * step // batch for each, step in zip(loads, steps, strict=True)])
         best = min(best or took, took)
-        if batch >= max(load[each] for each in path):
+        if batch >= most:
             break
     return best
 
@@ -91,34 +112,37 @@ class _Graph:
     """The machines of a placement, with the sessions that were routed through each."""
 
     def __init__(self, costs: Costs, spans: Mapping[int, Span]) -> None:
-        self._costs = costs
-        self._order = sorted(spans, key=lambda each: (spans[each], each))
-        self._spans = spans
-        self.room = {each: costs.room(each, spans[each]) for each in spans}
+        self._layers, self._hop = costs.layers, costs.hop
+        self._rows = [
+            (each, *span, *costs.served(each, span))
+            for span, each in sorted((span, each) for each, span in spans.items())
+        ]
+        self.room = {row[0]: row[3] for row in self._rows}
         self.load = dict.fromkeys(spans, 0)
-        self._stages = {each: costs.stage(each, spans[each]) for each in spans}
 
     def fastest(self, sessions: int) -> tuple[int, ...] | None:
         """Return the fastest chain for one more group of sessions, or None if there is none.
 
         Every machine leads forward, so one pass in the order of the layers finds it.
         """
-        costs, spans = self._costs, self._spans
+        hop, load = self._hop, self.load
         ends: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         best: tuple[int, tuple[int, ...]] | None = None
-        for each in self._order:
-            if self.load[each] >= self.room[each]:
+        for each, start, stop, room, stage in self._rows:
+            if load[each] >= room:
                 continue
-            start, stop = spans[each]
-            took = self._stages[each][batch_index(self.load[each] + sessions)]
-            hop, path = costs.hop, tuple[int, ...]((each,))
+            took = stage[_INDEX[min(load[each] + sessions, BATCHES[-1])]]
+            path: tuple[int, ...] = (each,)
             if start:
                 before = ends.get(start)
                 if not before:
                     continue
-                way, path = min((way + hop[path[-1]][each], path) for way, path in before)
+                way, path = before[0]
+                way += hop[path[-1]][each]
+                if len(before) > 1:
+                    way, path = min((way + hop[path[-1]][each], path) for way, path in before)
                 took, path = took + way, (*path, each)
-            if stop < costs.layers:
+            if stop < self._layers:
                 ends.setdefault(stop, []).append((took, path))
                 continue
             whole = took + (hop[each][path[0]] if len(path) > 1 else 0)
@@ -148,8 +172,8 @@ def loads_of(routes: Sequence[Route]) -> dict[int, int]:
 
 def _total(costs: Costs, spans: Mapping[int, Span], routes: Sequence[Route]) -> int:
     """Return the tokens in 1,000 s of all routes together."""
-    load = loads_of(routes)
-    return sum(
-        route.sessions * MILLI * _NANO // token_nanoseconds(costs, spans, route, load)
-        for route in routes
-    )
+    load, took = loads_of(routes), dict[tuple[int, ...], int]()
+    for route in routes:
+        if route.machines not in took:
+            took[route.machines] = token_nanoseconds(costs, spans, route, load)
+    return sum(route.sessions * MILLI * _NANO // took[route.machines] for route in routes)

@@ -38,6 +38,7 @@ class HeldShard:
     kv_heads: int = 0  # of the KV of one position; 0: it cannot be copied …
     head_dim: int = 0  # … and values of each
     drafts: bool = False  # whether windows of drafts can be taken back
+    arch: Architecture | None = None
 
     @property
     def token_bytes(self) -> int:
@@ -131,4 +132,5 @@ def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
         0 if arch.recurrent else arch.kv_heads,
         arch.head_dim,
         not arch.recurrent,
+        arch,
     )

@@ -129,6 +129,13 @@ class RealFiles:
             raise
         self._sync_folder(path.parent)
 
+    def append(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags, mode), "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+
     def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:

@@ -101,6 +101,11 @@ class Files(Protocol):
         `pieces` raises, the old content stays."""
         ...
 
+    def append(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        """Append to a file, and create it if it does not exist. For logs: it is not durable, and
+        after a crash or an OSError (ENOSPC, …) only a part of `data` may be there."""
+        ...
+
     def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         """Create a temporary file, which `settle` renames later. After a crash it may be
         incomplete.

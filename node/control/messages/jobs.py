@@ -4,34 +4,64 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Never
 
-from ....tasks.jobs.defaults import PROMPT_TOKENS
+from ....state.defaults import JOB_PRIORITY, MAX_DEADLINE, MAX_PRIORITY
+from ....tasks.jobs.defaults import ROW_TOKENS
 from ... import defaults
-from .encoding import Ask, IfKnown, Items, TextBound, Whole
+from .encoding import Ask, FileName, IfKnown, Items, TextBound, Whole
 from .generation import AskForText
 
 Id = Annotated[str, TextBound(64)]
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenLineView:
+    """A row of a job's file that is malformed, by the number of its line."""
+
+    line: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class SubmittedJobs:
-    """The ids of the submitted jobs, one for each prompt and in the same order, and the model that
-    answers them."""
+    """The ids of the submitted jobs, in the order of the prompts, and the model that they use.
+
+    `rows` and `pieces` are those of all jobs together. `broken` names the first malformed rows, of
+    `broken_rows` in all. `replicated` says whether another node has confirmed that it stores the
+    jobs and their rows.
+    """
 
     jobs: tuple[str, ...]
     model: str
     root: str
+    rows: int = 0
+    pieces: int = 0
+    broken: tuple[BrokenLineView, ...] = ()
+    broken_rows: int = 0
+    replicated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitJobs(AskForText[SubmittedJobs, Never]):
-    """Request to submit one job for each prompt. Either all jobs are submitted or none."""
+    """Request to submit one job for each prompt, or one job with all rows of a file (JSONL). Either
+    all jobs are submitted or none.
+
+    `deadline` is in seconds since 1970. A job of the same user with a higher `priority` comes
+    first.
+    """
 
     op = "job_submit"
-    prompts: Annotated[
-        tuple[Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)], ...],
-        Items(1, defaults.JOBS_AT_ONCE),
-    ]
-    max_tokens: Annotated[int, Whole(1, PROMPT_TOKENS)] | None = None
+    kind: Annotated[str, TextBound(32)] = "generate"
+    prompts: (
+        Annotated[
+            tuple[Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)], ...],
+            Items(1, defaults.JOBS_AT_ONCE),
+        ]
+        | None
+    ) = None
+    file: Annotated[str, FileName()] | None = None
+    max_tokens: Annotated[int, Whole(1, ROW_TOKENS)] | None = None
+    priority: Annotated[int, Whole(0, MAX_PRIORITY)] = JOB_PRIORITY
+    deadline: Annotated[int, Whole(0, MAX_DEADLINE)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +72,9 @@ class JobView:
     `claimant` is the node whose claim counts, `attempt` the number of that claim, and `step` its
     progress. `came` is the time at which the result arrived and `made` the time of submission; both
     are in seconds since 1970, and None if unknown. `read` says whether the result was read.
-    `tokens` and `reason` are None unless the result is stored on this node.
+    `tokens` and `reason` are None unless the result is stored on this node. `rows_done` and
+    `rows_failed` count the rows whose output is on this node. `deadline` is in seconds since 1970,
+    or None.
     """
 
     job: str
@@ -59,6 +91,12 @@ class JobView:
     came: float | None
     read: bool
     made: float | None
+    rows: int = 1
+    rows_done: int = 0
+    rows_failed: int = 0
+    pieces: int = 1
+    priority: int = JOB_PRIORITY
+    deadline: float | None = None
     tokens: IfKnown[int] = None
     reason: IfKnown[str] = None
 
@@ -97,23 +135,14 @@ class ListJobs(Ask[JobsPage, Never]):
     offset: Annotated[int, Whole(0, 2**53)] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One message of a conversation."""
-
-    role: str
-    content: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecView:
-    """The request of a prompt job. Either `prompt` or `messages` is set, and the other is None."""
+    """The request of a job. `prompt` is the text of its first row, or the beginning of it."""
 
     root: str
     model: str
     abstract: str
-    prompt: str | None
-    messages: tuple[ChatMessage, ...] | None
+    prompt: str
     raw: bool
     max_tokens: int
     temperature: float
@@ -121,14 +150,15 @@ class SpecView:
     top_p: float
     seed: int
     stop: tuple[str, ...]
+    blob: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimView:
     """One node's claim on a job.
 
-    `done` says whether the claim has a result, and `step` how far it is. `refused` says whether the
-    author of the job has rejected this claimant.
+    `piece` is the number of the piece of the job. `done` says whether the claim has a result, and
+    `step` how far it is. `refused` says whether the author of the job has rejected this claimant.
     """
 
     claimant: str
@@ -136,12 +166,13 @@ class ClaimView:
     done: bool
     step: int
     refused: bool
+    piece: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownJob(JobView):
-    """A job with its specification and claims. `spec` is None if the job was cancelled, or if its
-    specification is invalid or of another kind than a prompt."""
+    """A job with its specification and claims. `spec` is None if the job is no longer listed, or if
+    its specification is invalid or of an unknown kind."""
 
     spec: SpecView | None
     claims: tuple[ClaimView, ...]
@@ -169,6 +200,40 @@ class GetJobResult(Ask[JobResult, Never]):
 
     op = "job_result"
     job: Id
+    until_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenJob:
+    """The file to which the output of a job was written, with its number of bytes and rows."""
+
+    path: str
+    size: int
+    rows: int
+    rows_failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDone:
+    """Event that says how many rows of a job are done, and how many of these failed."""
+
+    done: int
+    rows: int
+    failed: int
+    event: Literal["rows"] = "rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteJobOutput(Ask[WrittenJob, RowsDone]):
+    """Request to write the output of one of this node's own jobs to a file, one line of JSON for
+    each row, in the order of the rows. With `until_done`, it waits until all rows are done.
+
+    `path` is absolute. Without it, the request only waits.
+    """
+
+    op = "job_output"
+    job: Id
+    path: Annotated[str, FileName()] | None = None
     until_done: bool = False
 
 

@@ -84,7 +84,8 @@ class DensePart:
         names = weights.arch.names
         self.gate_up = weights.linear(*names.gate_up)
         self.down = weights.linear(names.down)
-        self._activate = ACTIVATIONS[weights.arch.activation]
+        self.activation: Activation = weights.arch.activation
+        self._activate = ACTIVATIONS[self.activation]
 
     def __call__(self, normed: torch.Tensor, index: int, step: Step) -> torch.Tensor:
         """Compute the layer with this index in the shard for rows x hidden."""

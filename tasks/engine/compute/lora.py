@@ -20,7 +20,7 @@ from .products import Linear, linear_of, padded
 from .weights import TORCH_DTYPES, TORCH_SOURCES, ChunkFiles
 
 Matrix = Literal["qkv", "output", "gate_up", "down"]
-_MATRICES: Final[dict[Matrix, tuple[Module, ...]]] = {  # in the order of their outputs
+MATRICES: Final[dict[Matrix, tuple[Module, ...]]] = {  # in the order of their outputs
     "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj"),
     "output": ("o_proj",),
     "gate_up": ("gate_proj", "up_proj", "gate_up_proj"),
@@ -107,7 +107,7 @@ def matrix_shapes(arch: Architecture) -> list[tuple[Matrix, int, int]]:
     """Return (matrix, outputs, inputs) of each matrix that an adapter may change."""
     found: list[tuple[Matrix, int, int]] = []
     shapes = module_shapes(arch)
-    for matrix, modules in _MATRICES.items():
+    for matrix, modules in MATRICES.items():
         sizes = [shapes[module] for module in modules if module in shapes]
         if sizes:
             found.append((matrix, sum(outputs for outputs, _ in sizes), sizes[0][1]))
@@ -136,7 +136,7 @@ def _layer(
 ) -> Layer:
     """Return the changes of one layer from its values."""
     shapes, found, at = module_shapes(arch), Layer(), 0
-    for matrix, modules in _MATRICES.items():
+    for matrix, modules in MATRICES.items():
         first = 0
         for module in filter(shapes.__contains__, modules):
             outputs, inputs = shapes[module]

@@ -21,8 +21,8 @@ from .kv import KvMemory
 from .layers import AttentionPart, DensePart
 from .lora import WITHOUT_ADAPTERS, StepAdapters
 from .native.library import NativeLinear
-from .norms import norm_of
-from .products import native_kernels, packs, padded
+from .norms import Norm, norm_of
+from .products import Linear, native_kernels, packs, padded
 from .quantised import embedded, product_of
 from .recurrent import RecurrentPart, StateMemory
 from .rotary import Rotary
@@ -112,6 +112,11 @@ class ShardModel:
         packed = packs(TORCH_DTYPES[self.dtype], self.device.torch.type)
         self.packed = packed and (small or not shared) and not arch.layouts.precision
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
+
+    @property
+    def ends(self) -> tuple[Linear | None, Norm | None]:
+        """The product of the head and the norm before it, or None if the shard has no head."""
+        return self._head, self._norm
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""

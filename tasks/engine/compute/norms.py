@@ -10,19 +10,19 @@ class Norm:
     rows."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        self.weight, self._eps, self._shape = weight, eps, weight.shape
+        self.weight, self.eps, self._shape = weight, eps, weight.shape
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normed rows, in the dtype of the rows."""
         # The fused product would round only once, but transformers rounds twice.
-        return self.weight * torch.rms_norm(x, self._shape, None, self._eps)
+        return self.weight * torch.rms_norm(x, self._shape, None, self.eps)
 
 
 class WideNorm(Norm):
     """Norm that computes in float32, and rounds once. Its weight is float32."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        wide = torch.rms_norm(x.float(), self._shape, None, self._eps)
+        wide = torch.rms_norm(x.float(), self._shape, None, self.eps)
         return (wide * self.weight).to(x.dtype)
 
 

@@ -10,7 +10,7 @@ Quantised matrices have the layouts `int8` and `int4` of `Quantised`. torch conv
 dtype of the rows, a tile of outputs at a time, so they are never in memory as a whole.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -103,6 +103,30 @@ class PlainLinear:
         return F.linear(x, self.weight, self.bias)
 
 
+class BlockedLinear:
+    """Product with a matrix (outputs x inputs, `shape`) in oneDNN's blocked layout, plus a bias."""
+
+    def __init__(
+        self, blocked: torch.Tensor, shape: tuple[int, int], bias: torch.Tensor | None
+    ) -> None:
+        self.blocked, self.shape, self.bias = blocked, shape, bias
+        self._operator = torch.ops.mkldnn._linear_pointwise.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self._operator(x, self.blocked, self.bias, "none", [], "")
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class StackedLinear:
+    """Product with several matrices that have the same input, whose outputs are joined."""
+
+    parts: Sequence[Linear]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(x) for part in self.parts], -1)
+
+
 @dataclass(frozen=True, slots=True)
 class QuantisedLinear:
     """Product with a quantised matrix, which is dequantised a tile of outputs at a time, plus a
@@ -135,8 +159,7 @@ def torch_linear(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool 
     """Return the same without the native kernels."""
     if pack and packs(weight.dtype, weight.device.type):
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
-        operator = torch.ops.mkldnn._linear_pointwise.default
-        return lambda x: operator(x, blocked, bias, "none", [], "")
+        return BlockedLinear(blocked, (int(weight.shape[0]), int(weight.shape[1])), bias)
     return PlainLinear(weight, bias)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from .native import choice
-from .products import Linear, Quantised, linear_of, linear_of_quantised
+from .products import Linear, Quantised, StackedLinear, linear_of, linear_of_quantised
 
 Matrix: TypeAlias = torch.Tensor | Quantised
 
@@ -35,7 +35,7 @@ def product_of(
         last = first + (matrix.outputs if isinstance(matrix, Quantised) else len(matrix))
         parts.append(_product(matrix, None if bias is None else bias[first:last], pack))
         first = last
-    return lambda x: torch.cat([part(x) for part in parts], -1)
+    return StackedLinear(parts)
 
 
 def _stacked(matrices: Sequence[Matrix]) -> Quantised | None:

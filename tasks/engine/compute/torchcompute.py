@@ -19,11 +19,13 @@ from ..families import Architecture
 from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Span
 from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..kv.states import StateUse
+from ..passes import Tuner
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
 from ..shard import Choice, Pick, Piece, Slots
 from ..wire import Buffer
 from .attention import Attention
+from .backward.shardpass import ShardTuner
 from .device import CPU, ComputeDevice
 from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
@@ -117,6 +119,9 @@ class TorchCompute(ShardModel):
         least = _adapted_seconds(self, adapter, few)
         row = max(0.0, _adapted_seconds(self, adapter, many) - least) / (many - few)
         return AdapterCosts(max(0.0, least - row), row)
+
+    def tuner(self, costs: StepCosts) -> Tuner:
+        return ShardTuner(self, costs)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:

@@ -19,15 +19,17 @@ from shoal.state.membership.record import ModelName, ShardRecord
 from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.defaults import USAGE_PACE
 from shoal.tasks.jobs.defaults import INLINE_BYTES
-from shoal.tasks.jobs.prompt import PromptSpec, pack_spec
 from shoal.tasks.jobs.results import JobOutcome, pack_outcome, read_outcome
+from shoal.tasks.jobs.spec import JobSpec, RowOptions, pack_spec
+from shoal.tasks.jobs.submitting import row_of
 from shoal.tasks.usage.metering import Use
 from shoal.transport.identity import Identity
 
 Body = Callable[[World], Awaitable[Any]]
 ROOT = "3c9fb63286f9ac5cb688ca64b92f7a15ecada07d32c2ccc1b35e4ae1deee98dc"  # of `tiny`
 KEPT = 120.0  # seconds, instead of an hour, that claims stay
-SPEC = pack_spec(PromptSpec(ROOT, "a stranger's", max_tokens=40))
+ROW = row_of("generate", "a stranger's")
+SPEC = pack_spec(JobSpec(ROOT, ROW, options=RowOptions(max_tokens=40)))
 SERVERS = 3
 SLOW = replace(PROFILES["raspberry"], step_s=0.1)  # a job of 60 tokens takes 6 s
 
@@ -141,7 +143,7 @@ def test_only_the_claimant_of_a_job_uses_others_for_its_author() -> None:
         node = await world.host("a").start(engine=False)
         liar, worker, author = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
         nonce, jobs = b"n" * 16, node.node.state.views.jobs
-        job = Job(job_id(author, nonce), author, "prompt", SPEC, lease=600.0)
+        job = Job(job_id(author, nonce), author, "generate", SPEC, lease=600.0)
         jobs.changed(FeedName(author, "jobs", 0), job.id, job_fact(job, nonce))
         jobs.changed(
             FeedName(worker, "claims", 0), job.id, claim_fact(new_claim(worker, job.id, 1))
@@ -172,10 +174,12 @@ def test_jobs_are_done_once_through_a_partition_and_a_crash() -> None:
         nodes = await servers(world, profile=SLOW)
         asker = await client(world, nodes)
         faults = Faults(world)
-        jobs = await submit(asker, 45, max_tokens=60)
-        await trio.sleep(20)
+        jobs = await submit(asker, 60, max_tokens=60)
+        await trio.sleep(9)
         rules = faults.partition([nodes[2].host], [node.host for node in (*nodes[:2], asker)])
         before, killed = done(nodes), nodes[1]
+        # Both sides may do what the killed node had begun, and the other side what node 2 has.
+        begun = sum(node.node.working.worker.pieces for node in nodes[1:])
         while killed.node.working.worker.at is None:  # noqa: ASYNC110
             await trio.sleep(0.1)
         at, had = killed.node.working.worker.at, killed.node.working.worker.done
@@ -190,7 +194,7 @@ def test_jobs_are_done_once_through_a_partition_and_a_crash() -> None:
             assert found["state"] == "done"
         assert at in jobs
         executed = done(nodes) + had
-        assert len(jobs) <= executed <= 1.05 * len(jobs)
+        assert len(jobs) <= executed <= 1.05 * len(jobs) + begun
 
     run(body)
 
@@ -300,7 +304,7 @@ def test_a_false_claim_that_a_job_is_done_is_refused(lie: bytes) -> None:
         nodes = await servers(world, 2)
         asker = await client(world, nodes)
         liar = await client(world, nodes, "liar")
-        liar.node.state.set("member", "jobs", {"kinds": ["prompt"]})
+        liar.node.state.set("member", "jobs", {"kinds": ["generate"]})
         done_at_once = liar.node.state.views.jobs.watch()
         await trio.sleep(5)
         async with trio.open_nursery() as nursery:
@@ -341,7 +345,7 @@ def test_a_daemon_withdraws_its_claims_when_jobs_are_disabled() -> None:
         members = nodes[1].node.state.views.members
         await trio.sleep(15)
         first = members.get(nodes[0].peer)
-        assert first is not None and first.jobs == ("prompt",)
+        assert first is not None and first.jobs == ("embed", "generate")
         await nodes[0].host.crash()
         host = world.hosts["n0"]
         host.equip(host)
@@ -433,10 +437,10 @@ def test_hundreds_of_jobs_of_one_author_delay_no_other_author() -> None:
         for number in range(700):
             nonce = number.to_bytes(4)
             spec = b"rubbish" if number % 10 == 0 else b""
-            job = Job(job_id(stranger.peer, nonce), stranger.peer, "prompt", spec or SPEC)
+            job = Job(job_id(stranger.peer, nonce), stranger.peer, "generate", spec or SPEC)
             stranger.node.state.set("jobs", job.id, job_fact(job, nonce))
         await trio.sleep(20)
-        assert len(nodes[0].node.state.views.jobs.waiting[stranger.peer]) > 600
+        assert len(nodes[0].node.state.views.jobs.waiting[stranger.peer]) > 400
         for _ in range(2):
             began = trio.current_time()
             (job_of_another,) = await submit(asker)

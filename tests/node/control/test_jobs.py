@@ -75,6 +75,10 @@ async def test_job_from_submission_to_result(world: World) -> None:
         {"model": ""},
         {"max_tokens": 0},
         {"max_tokens": 4097},
+        {"file": "/x"},
+        {"prompts": None},
+        {"kind": "nothing"},
+        {"priority": 10},
         {"temperature": -1},
         {"stop": [""]},
         {"seed": -1},
@@ -91,8 +95,12 @@ async def test_invalid_submissions_are_refused(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)
     assert await code_of(node, "job_submit", model="nobody", prompts=["x"]) == "unknown-model"
-    long = ["x", "y" * 8192]
-    assert await code_of(node, "job_submit", model="tiny", prompts=long) == "bad-spec"
+    long = ["x", "y" * 70_000]
+    assert await code_of(node, "job_submit", model="tiny", prompts=long) == "bad-rows"
+    asked = {"model": "tiny", "prompts": ["x"]}
+    assert await code_of(node, "job_submit", **asked, deadline=1000) == "deadline-past"
+    for file, code in (("/none", "no-file"), ("/", "unreadable")):
+        assert await code_of(node, "job_submit", model="tiny", file=file) == code
     assert (await node.ask("job_list"))["jobs"] == []
     assert await code_of(node, "job_list", state="lost") == "bad-request"
     for op in ("job_show", "job_result", "job_cancel"):
@@ -104,7 +112,7 @@ async def test_full_feed_is_an_error_and_loses_no_job(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(WRITE_HOLD + 2)
     taken: list[str] = []
-    prompts = ["x" * 7000] * 20
+    prompts = ["x" * 5800] * 20
     while True:
         try:
             answer = await node.ask("job_submit", model="tiny", prompts=prompts)

@@ -297,6 +297,6 @@ def test_the_padding_that_counts_is_that_of_the_kernels(
     kernels: Kernels, shape: tuple[int, int]
 ) -> None:
     padding = shapes._padding({"a.weight": shape})
-    assert library.dense(kernels, torch.zeros(shape), None)._data.nbytes == 4 * (
+    assert library.dense(kernels, torch.zeros(shape), None).data.nbytes == 4 * (
         shape[0] * shape[1] + padding
     )

@@ -1,7 +1,7 @@
 """One node's state without a store or links: facts are in the views a moment after they are set.
 Also a shelf in memory."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +15,7 @@ from shoal.state.service import State
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
 from shoal.state.views.members import Members
 from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.spec import BlobPart
 from shoal.transport.identity import Identity, PeerId
 
 ME, AUTHOR, OTHER = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3)]
@@ -101,10 +102,11 @@ class FakeShelf:
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
+        self.kept: dict[str, str] = {}  # the author of each blob that is kept
         self.asked = 0
         self.full = False  # whether the disk takes anything
 
-    async def put(self, data: bytes) -> str:
+    async def put(self, data: bytes, author: str = "") -> str:
         await trio.lowlevel.checkpoint()
         if self.full:
             raise NotEnoughDisk(Path("/jobs"), len(data), 0)
@@ -121,6 +123,16 @@ class FakeShelf:
             await trio.sleep(defaults.FETCH_PATIENCE)
             raise ModelError("no-source", "no node has it")
         return self.blobs[root]
+
+    async def keep(self, root: str, size: int, author: str) -> None:
+        await self.get(root, size)
+        self.kept[root] = author
+
+    async def read(self, part: BlobPart, author: str) -> bytes:
+        return (await self.get(part.root, part.size))[part.start : part.stop]
+
+    async def tidy_kept(self, authors: Callable[[str], bool]) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def drop(self, root: str) -> None:
         await trio.lowlevel.checkpoint()

@@ -1,5 +1,6 @@
 """Tests of own jobs: their submission, results and removal."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,15 +18,34 @@ from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.desk import Desk as Made
 from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.errors import BadSpec, JobError
-from shoal.tasks.jobs.prompt import PromptSpec
-from shoal.tasks.jobs.results import JobOutcome, Results, failed, pack_outcome
+from shoal.tasks.jobs.kinds.rows import output_line
+from shoal.tasks.jobs.results import JobOutcome, Results, StoredResult, failed, pack_outcome
+from shoal.tasks.jobs.spec import BlobPart, JobSpec
+from shoal.tasks.jobs.submitting import row_of
+from shoal.tasks.jobs.wholes import NewJob
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.shortid import BadId
 from tests.tasks.jobs.fake_state import ME, OTHER, FakeShelf, FakeState
 
 ROOT = "ab" * 32
-SPEC = PromptSpec(ROOT, "hello", name="tiny")
-DONE = pack_outcome(JobOutcome(text="so be it", tokens=3, reason="stop"))
+SPEC = JobSpec(ROOT, row_of("generate", "hello"), name="tiny", abstract="hello")
+
+
+def line(text: str, number: int = 1) -> str:
+    """Return the output of a row."""
+    return output_line(number, {"text": text}).decode()
+
+
+def text(result: StoredResult) -> str:
+    found: str = json.loads(result.outcome.text)["text"]
+    return found
+
+
+DONE = pack_outcome(JobOutcome(text=line("so be it"), tokens=3, reason="stop"))
+LIES = [
+    pack_outcome(JobOutcome(text=text))
+    for text in ("", "so be it", line("a", 2), line("a") * 2, line("a") + line("b", 2), "[1]", "{}")
+]
 HONEST = Identity.from_seed(bytes([9]) * 32).peer
 BLOB = pack_outcome(JobOutcome(blob="cd" * 32, size=5000, tokens=900))
 
@@ -42,8 +62,9 @@ class Desk:
         node = JobNode(host, self.state.state, ME)
         self.desk = Made(node, Results(host, Path("/jobs")), self.shelf)
 
-    async def submit(self, *specs: PromptSpec) -> list[str]:
-        return await self.desk.submit(specs or [SPEC], lease=100.0)
+    async def submit(self, *specs: JobSpec) -> list[str]:
+        jobs = [NewJob("generate", [(spec, 1)]) for spec in specs or [SPEC]]
+        return await self.desk.submit(jobs, lease=100.0)
 
     def claim(self, job: str, result: bytes = DONE, by: PeerId = OTHER, attempt: int = 1) -> None:
         claim = new_claim(by, job, attempt, done=True, result=result)
@@ -87,7 +108,7 @@ async def test_a_result_is_stored_before_its_job_is_removed(world: World) -> Non
         await trio.sleep(defaults.SETTLE + 10)
         assert ("jobs", job) not in made.state.facts
         found = await made.desk.result(job, wait=True)
-        assert (found.outcome.text, found.claimant, found.model) == ("so be it", OTHER, "tiny")
+        assert (text(found), found.claimant, found.model) == ("so be it", OTHER, "tiny")
         assert found.abstract == "hello"
 
 
@@ -104,7 +125,7 @@ async def test_own_jobs_stay_in_the_order_of_submission(world: World) -> None:
         assert times == sorted(set(times))
         random = b"\xff" * 16  # as earlier versions made them
         old = job_id(ME, random)
-        made.state.set("jobs", old, job_fact(Job(old, ME, "prompt"), random))
+        made.state.set("jobs", old, job_fact(Job(old, ME, "generate"), random))
         await trio.sleep(1)
         assert (await made.desk.own(), made.desk.made(old)) == ([old, *jobs], 0)
         found = await made.desk.results.take(jobs[1])
@@ -148,23 +169,23 @@ async def test_an_earlier_attempt_replaces_a_result_until_it_is_final(
         (job,) = await made.submit()
         made.claim(job, attempt=2)
         await trio.sleep(5)
-        earlier = pack_outcome(JobOutcome(text="I was first"))
+        earlier = pack_outcome(JobOutcome(text=line("I was first")))
         made.claim(job, earlier, PeerId("1" * 52), 1)
         await trio.sleep(10)
-        assert (await made.desk.result(job, wait=True)).outcome.text == "I was first"
+        assert text(await made.desk.result(job, wait=True)) == "I was first"
 
 
 async def test_a_blob_is_fetched_and_kept_as_text(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
-        made.shelf.blobs["cd" * 32] = ("é" * 2500).encode()
+        made.shelf.blobs["cd" * 32] = line("é" * 2500).encode()
         made.claim(job, BLOB)
         await trio.sleep(5)
         found = await made.desk.result(job, wait=False)
-        assert found.outcome.text == "é" * 2500 and found.outcome.tokens == 900
+        assert text(found) == "é" * 2500 and found.outcome.tokens == 900
 
 
-@pytest.mark.parametrize("lie", [b"", b"rubbish", pack_outcome(JobOutcome()) + b"x", BLOB])
+@pytest.mark.parametrize("lie", [b"", b"rubbish", pack_outcome(JobOutcome()) + b"x", BLOB, *LIES])
 async def test_a_lying_claimant_is_refused_and_the_job_is_redone(lie: bytes, world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
@@ -175,7 +196,7 @@ async def test_a_lying_claimant_is_refused_and_the_job_is_redone(lie: bytes, wor
         fact = made.state.facts["jobs", job]
         assert fact["refused"] == [OTHER] and fact["spec"] and fact["lease"] == 100.0
         made.claim(job, DONE, PeerId("1" * 52))
-        assert (await made.desk.result(job, wait=True)).outcome.text == "so be it"
+        assert text(await made.desk.result(job, wait=True)) == "so be it"
 
 
 async def test_a_missing_blob_is_fetched_several_times(world: World) -> None:
@@ -197,7 +218,7 @@ async def test_missing_blobs_do_not_delay_other_results(world: World) -> None:
         await trio.sleep(1)
         made.claim(jobs[-1])
         await trio.sleep(3)
-        assert (await made.desk.result(jobs[-1], wait=False)).outcome.text == "so be it"
+        assert text(await made.desk.result(jobs[-1], wait=False)) == "so be it"
 
 
 async def test_too_many_refusals_are_the_result(world: World) -> None:
@@ -214,7 +235,7 @@ async def test_all_or_none_are_written(world: World) -> None:
     async with desk(world) as made:
         before = dict(made.state.facts)
         with pytest.raises(BadSpec):
-            await made.submit(SPEC, replace(SPEC, prompt="x" * state_defaults.JOB_SPEC_BYTES))
+            await made.submit(SPEC, replace(SPEC, lines=b"x" * state_defaults.JOB_SPEC_BYTES))
         with pytest.raises(BadSpec):
             await made.submit(SPEC, replace(SPEC, root="no root"))
         made.state.full = "jobs"
@@ -285,7 +306,7 @@ async def test_results_survive_a_restart(world: World) -> None:
         made.claim(job)
         await trio.sleep(5)
     async with desk(world) as made:
-        assert (await made.desk.result(job, wait=False)).outcome.text == "so be it"
+        assert text(await made.desk.result(job, wait=False)) == "so be it"
         made.state.submit(0, OTHER)
         assert made.desk.find(job[:6]) == job
 
@@ -319,7 +340,7 @@ async def test_a_liars_blobs_do_not_delay_other_results(world: World) -> None:
         for job in jobs[2:]:
             made.claim(job, BLOB)
         await trio.sleep(5)
-        made.shelf.blobs["ef" * 32] = b"so be it"
+        made.shelf.blobs["ef" * 32] = line("so be it").encode()
         made.claim(jobs[0], DONE, HONEST)
         made.claim(jobs[1], pack_outcome(JobOutcome(blob="ef" * 32, size=8)), HONEST)
         await trio.sleep(10)
@@ -342,6 +363,85 @@ async def test_a_claimant_is_not_refused_for_this_nodes_full_disk(world: World) 
         made.claim(job, BLOB)
         await trio.sleep((defaults.FETCH_TRIES + 1) * (defaults.REFUSE_PAUSE + 10))
         assert made.shelf.asked > defaults.FETCH_TRIES and made.stands(job) is JobState.DONE
-        made.shelf.full, made.shelf.blobs["cd" * 32] = False, b"so be it"
+        made.shelf.full, made.shelf.blobs["cd" * 32] = False, line("so be it").encode()
         await trio.sleep(defaults.REFUSE_PAUSE + 10)
         assert (await made.desk.result(job, wait=False)).claimant == OTHER
+
+
+ROWS = b"".join(b'{"prompt": "row %d"}\n' % number for number in range(1, 6))
+
+
+def piece(first: int, last: int) -> tuple[JobSpec, int]:
+    """Return the piece with these lines of ROWS, each of which has 20 bytes."""
+    lines = ROWS.splitlines(keepends=True)[first - 1 : last]
+    return JobSpec(ROOT, b"".join(lines), first=first, last=last), last - first + 1
+
+
+def output(first: int, last: int) -> bytes:
+    lines = (line(f"text {number}", number) for number in range(first, last + 1))
+    return pack_outcome(JobOutcome(text="".join(lines), tokens=1))
+
+
+async def in_pieces(made: Desk) -> list[str]:
+    """Submit a job of three pieces, and return their ids."""
+    pieces = [piece(1, 2), piece(3, 4), piece(5, 5)]
+    (job,) = await made.desk.submit([NewJob("generate", pieces)], lease=100.0)
+    found = made.desk.pieces(job)
+    views = [made.state.views.jobs.get(each) for each in found]
+    parts = {each.job.part: each.id for each in views if each is not None and each.job is not None}
+    assert parts[0] == job and len(parts) == 3
+    return [parts[number] for number in range(3)]
+
+
+async def test_pieces_are_joined_in_the_order_of_rows_exactly_once(world: World) -> None:
+    async with desk(world) as made:
+        pieces = await in_pieces(made)
+        assert await made.desk.own() == pieces[:1]
+        made.claim(pieces[2], output(5, 5))
+        made.claim(pieces[0], output(1, 2), attempt=2)
+        await trio.sleep(5)
+        count = made.desk.progress(pieces[0])
+        assert (count.rows, count.rows_done, count.complete) == (5, 3, False)
+        assert await made.code(pieces[0]) == "not-done"
+        made.claim(pieces[0], output(1, 2), HONEST, 1)
+        made.claim(pieces[1], output(3, 4))
+        await trio.sleep(defaults.SETTLE + 15)
+        assert not [key for key in made.state.facts if key[0] == "jobs"], "no piece is listed"
+        parts = [part async for part in made.desk.output(pieces[0], wait=True)]
+        assert b"".join(parts) == "".join(line(f"text {n}", n) for n in range(1, 6)).encode()
+        found = await made.desk.result(pieces[0], wait=False)
+        assert (found.rows, found.outcome.tokens, found.read > 0) == (5, 3, True)
+        assert await made.desk.own() == pieces[:1] and made.desk.find(pieces[0][:9]) == pieces[0]
+        with pytest.raises(BadId):
+            made.desk.find(pieces[1])
+
+
+async def test_a_piece_that_failed_has_an_error_for_each_row(world: World) -> None:
+    async with desk(world) as made:
+        pieces = await in_pieces(made)
+        made.claim(pieces[0], output(1, 2))
+        made.claim(pieces[1], pack_outcome(failed("too-long", "it took over an hour")))
+        made.claim(pieces[2], output(5, 5))
+        await trio.sleep(5)
+        assert made.desk.progress(pieces[0]).rows_failed == 2
+        found = await made.desk.result(pieces[0], wait=False)
+        rows = [json.loads(each) for each in found.outcome.text.splitlines()]
+        assert [row["line"] for row in rows] == [1, 2, 3, 4, 5]
+        assert [row.get("error") for row in rows] == [None, None, "too-long", "too-long", None]
+
+
+async def test_cancelling_a_job_removes_all_its_pieces(world: World) -> None:
+    async with desk(world) as made:
+        pieces = await in_pieces(made)
+        made.claim(pieces[1], output(3, 4))
+        await trio.sleep(5)
+        assert await made.desk.cancel_unfinished() == pieces[:1]
+        assert not made.desk.knows(pieces[0]) and not len(made.desk.results)
+        assert not [key for key in made.state.facts if key[0] == "jobs"]
+
+
+async def test_a_spec_whose_rows_are_not_in_its_blob_is_refused(world: World) -> None:
+    async with desk(world) as made:
+        for start, stop in ((0, 11), (5, 5), (0, 0)):
+            with pytest.raises(BadSpec):
+                await made.submit(JobSpec(ROOT, blob=BlobPart("cd" * 32, 10, start, stop)))

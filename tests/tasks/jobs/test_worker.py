@@ -13,9 +13,10 @@ from shoal.state.views.jobs import Job, Jobs, JobStanding, JobState, claim_fact,
 from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.crew import IdleTime, WorkTerms
 from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.results import JobOutcome, read_outcome
-from shoal.tasks.jobs.worker import ROOM, IdleTime, Worker, WorkTerms, does_jobs
+from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
 from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeShelf, FakeState
@@ -34,10 +35,17 @@ class Runner:
         self.ended: list[str] = []
         self.errors: list[Exception] = []  # of the next tries
         self.text = "3"
+        self.predicted = defaults.PIECE_TIME
         self.claimed: Callable[[str], object] = lambda job: True
 
     def able(self, job: Job) -> bool:
         return True
+
+    def seconds(self, job: Job) -> float:
+        return self.predicted
+
+    def measured(self, job: Job, predicted: float, took: float) -> None:
+        pass
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
         assert self.claimed(job.id), "the claim is on disk before the work begins"
@@ -437,3 +445,61 @@ async def test_many_members_do_not_stall_the_loop(autojump_clock: object) -> Non
             await trio.lowlevel.checkpoint()
             seen.append(len(shares))
         assert max(after - before for before, after in pairwise(seen)) <= 2 * defaults.AT_ONCE
+
+
+async def test_several_short_pieces_are_done_at_once(autojump_clock: object) -> None:
+    """Their claims are in the feed together, and not one after the other."""
+    async with desk() as made:
+        made.runner.predicted = defaults.PIECE_TIME / 5
+        jobs = [made.state.submit(number) for number in range(12)]
+        await trio.sleep(3)
+        assert 3 <= len(made.runner.began) <= 6 and made.worker.pieces == len(made.runner.began)
+        claims = [fact for kind, _, fact in made.state.log if kind == "claims" and fact]
+        assert all(fact["takes"] for fact in claims)
+        await trio.sleep(3 * (WORK + 3))
+        assert sorted(made.runner.ended) == sorted(jobs), "each once"
+
+
+async def test_a_hedge_is_claimed_only_when_it_is_done(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
+        job = made.state.submit(0)
+        made.claim(OTHER, job, takes=5)
+        made.runner.claimed = lambda job: True  # a hedge is claimed at the end
+        late = 5 * defaults.HEDGE_TIMES + defaults.HEDGE_LEAST
+        await trio.sleep(late + 3)
+        assert made.worker.at == job and made.state.said("claims", job) == []
+        await trio.sleep(WORK + 2)
+        assert made.outcome(job).text == "3"
+        (fact,) = made.state.said("claims", job)
+        assert fact is not None and fact["done"] and fact["attempt"] == 2
+
+
+async def test_a_hedge_leaves_nothing_if_the_straggler_was_faster(autojump_clock: object) -> None:
+    async with desk() as made:
+        made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
+        job = made.state.submit(0)
+        made.claim(OTHER, job, takes=5)
+        made.runner.claimed = lambda job: True  # a hedge is claimed at the end
+        await trio.sleep(5 * defaults.HEDGE_TIMES + defaults.HEDGE_LEAST + 3)
+        made.claim(OTHER, job, done=True)
+        await trio.sleep(1)
+        assert made.worker.at is None and made.state.said("claims", job) == []
+
+
+async def test_a_large_result_is_replicated_before_it_is_claimed(autojump_clock: object) -> None:
+    async with desk() as made:
+        asked: list[tuple[str, str, int]] = []
+
+        async def replicate(job: str, blob: str, size: int) -> bool:
+            asked.append((job, blob, size))
+            assert made.stands(job) is JobState.CLAIMED
+            await trio.sleep(1)
+            return False
+
+        made.worker._replicate = replicate
+        made.runner.text = "x" * 5000
+        job = made.state.submit(0)
+        await trio.sleep(WORK + 6)
+        assert [(each[0], each[2]) for each in asked] == [(job, 5000)]
+        assert made.outcome(job).blob, "a job is not lost for want of a second node"

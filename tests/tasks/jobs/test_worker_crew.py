@@ -3,7 +3,7 @@
 from shoal.state.defaults import CLAIM_PATIENCE
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.members import JOBS, Members, jobs_fact
-from shoal.tasks.jobs.worker import Crew
+from shoal.tasks.jobs.crew import Crew
 from shoal.transport.identity import Identity, PeerId
 
 ONE, TWO, THREE = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3)]

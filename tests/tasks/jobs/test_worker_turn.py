@@ -1,28 +1,42 @@
 """Jobs compute only without interactive requests."""
 
+import pytest
 import trio
-import trio.testing
 
-from shoal.tasks.jobs.worker import IdleTime
+from shoal.tasks.jobs.crew import IdleTime
+from shoal.tasks.jobs.defaults import YIELD_AFTER
+
+pytestmark = pytest.mark.trio
 
 
-def test_the_turn_comes_when_no_interactive_request_is_left() -> None:
+async def test_the_turn_comes_when_no_interactive_request_is_left(autojump_clock: object) -> None:
     waiting = [2]
+    turn = IdleTime(lambda: waiting[0])
+    assert turn.is_wanted
 
-    async def main() -> float:
-        turn = IdleTime(lambda: waiting[0])
-        assert turn.is_over()
-        async with trio.open_nursery() as nursery:
+    async def answer() -> None:
+        await trio.sleep(5)
+        waiting[0] = 0
 
-            async def answer() -> None:
-                await trio.sleep(5)
-                waiting[0] = 0
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        await turn.come()
+        assert not turn.is_over() and not turn.is_wanted
+    assert 5 <= trio.current_time() - began < 6
 
-            nursery.start_soon(answer)
-            await turn.come()
-            assert not turn.is_over()
-        return trio.current_time()
 
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    began = clock.current_time()
-    assert 5 <= trio.run(main, clock=clock) - began < 6
+async def test_a_short_request_does_not_end_the_turn(autojump_clock: object) -> None:
+    waiting = [0]
+    turn = IdleTime(lambda: waiting[0])
+    for _ in range(3):
+        waiting[0] = 1
+        assert not turn.is_over() and turn.is_wanted
+        await trio.sleep(YIELD_AFTER / 2)
+        assert not turn.is_over()
+        waiting[0] = 0
+        assert not turn.is_over()
+    waiting[0] = 1
+    assert not turn.is_over()
+    await trio.sleep(YIELD_AFTER)
+    assert turn.is_over()

@@ -214,11 +214,10 @@ def test_without_looking_again_holes_stay() -> None:
 
 
 @pytest.mark.ci
-def test_hundreds_of_swarms_fill_their_holes() -> None:
-    """A plan by speed takes some tenths of a second of CPU for each swarm (ADR 0057).
-    `bench/placement_holes.py` has a thousand."""
+def test_a_thousand_swarms_fill_their_holes() -> None:
+    """It took 60 s at most before nodes planned by speed (ADR 0057)."""
     began = time.process_time()
-    check([PlacementSwarm(seed).run() for seed in range(250)])
+    check([PlacementSwarm(seed).run() for seed in range(1000)])
     assert time.process_time() - began < 150
 
 

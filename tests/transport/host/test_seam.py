@@ -50,6 +50,16 @@ def test_write_and_read(tmp_path: Path) -> None:
     assert FILES.list(tmp_path) == [FolderEntry("file", False, 6)]
 
 
+def test_append(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    FILES.append(path, b"one")
+    FILES.append(path, memoryview(b" two"))
+    assert path.read_bytes() == b"one two" and FILES.mode(path) == 0o600
+    with largest_file(9), pytest.raises(OSError):
+        FILES.append(path, b" three")
+    assert path.read_bytes().startswith(b"one two")
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     FILES.write(path, b"old")

@@ -162,11 +162,11 @@ class NativeLinear:
     ) -> None:
         """`data` is the memory of the matrix."""
         self.matrix = matrix
-        self._kernels = kernels
-        self._bias = None if bias is None else bias.float().contiguous()
-        self._data = data
-        if self._bias is not None:
-            matrix.bias = self._bias.data_ptr()
+        self.kernels = kernels
+        self.bias = None if bias is None else bias.float().contiguous()
+        self.data = data
+        if self.bias is not None:
+            matrix.bias = self.bias.data_ptr()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.matrix.inputs)
@@ -174,7 +174,7 @@ class NativeLinear:
             rows = rows.contiguous()
         out = rows.new_empty(len(rows), self.matrix.outputs)
         if len(rows):
-            self._kernels.product(self.matrix, rows, out)
+            self.kernels.product(self.matrix, rows, out)
         return out.view(*x.shape[:-1], self.matrix.outputs)
 
     def rows(self, numbers: torch.Tensor) -> torch.Tensor:
@@ -183,9 +183,9 @@ class NativeLinear:
         kind, inputs = self.matrix.kind, self.matrix.inputs
         padded = -(-inputs // 32) * 32
         if kind == FLOAT32:
-            table = self._data.view(torch.float32).view(-1, padded, _PANEL)
+            table = self.data.view(torch.float32).view(-1, padded, _PANEL)
             return table[panel, :, lane][:, :inputs]
-        pairs = self._data.view(torch.bfloat16).view(-1, padded // 2, _PANEL, 2)
+        pairs = self.data.view(torch.bfloat16).view(-1, padded // 2, _PANEL, 2)
         return pairs[panel, :, lane].reshape(len(numbers), padded)[:, :inputs]
 
 

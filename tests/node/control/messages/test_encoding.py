@@ -22,6 +22,7 @@ from shoal.node.control.messages import (
     settings,
     sharing,
     state,
+    tuning,
 )
 from shoal.node.control.messages.encoding import (
     Ask,
@@ -37,11 +38,11 @@ from shoal.node.invite import decode as decode_code
 from tests.netsim.daemons.test_sharing import PORT, engine
 
 MODULES = (adapters, api, dht, generation, group, jobs, models, node, plans, settings,
-           sharing, state)  # fmt: skip
+           sharing, state, tuning)  # fmt: skip
 RUN = generation.Run(model="tiny", prompt="Once")
 PLAIN = (
     "api", "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
-    "state_verify", "shares",
+    "state_verify", "shares", "tunings",
 )  # fmt: skip
 """Operations without keys that change nothing."""
 ENTRY: dict[str, Any] = {

@@ -11,29 +11,33 @@ that another node has begun. A job in a live peer's share is left to that peer f
 first.
 
 An author with thousands of jobs does not block other authors. Among equally urgent jobs, the node
-takes one of the author whose jobs it has begun least often. If no node works for an author, and one
-of its jobs has waited for long, that job comes before all others.
+takes one of the author for which it has begun the least work (`fairness.py`). If no node works for
+an author, and one of its jobs has waited for long, that job comes before all others.
 """
 
 import hashlib
+import math
 from bisect import bisect, bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
+from ...state import defaults as state_defaults
+from ...state.errors import FeedFull
+from ...state.views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
 from ...transport.identity import PeerId
-from .. import defaults
-from ..errors import FeedFull
-from ..views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
+from . import defaults
+from .fairness import FairQueue, Order
 
-Urgency = tuple[int, int, bytes]
-"""Sort key of a job: its place in the order of the constants below, the turn of its author in the
-round robin, and a hash that differs between nodes. The lowest comes first."""
+Urgency = tuple[int, Order, bytes]
+"""Sort key of a job: its place in the order of the constants below, its order among users and their
+jobs, and a hash that differs between nodes. The lowest comes first."""
 # Places of jobs, most urgent first: claimed by this node in an earlier run; of an author that has
 # waited for long; in this node's share; in a live peer's share; in a dead worker's share that this
-# node or another one inherits; held by a claimant that shows no progress.
-_RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
+# node or another one inherits; held by a claimant that shows no progress; held by one that is much
+# later than it expected.
+_RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN, _HEDGED = range(8)
 _POINT_DOMAIN = b"shoal/share/1 "
 _POINT_BYTES = 8
 
@@ -44,6 +48,7 @@ class _Run:
 
     claim: Claim
     stubborn: bool  # other open claims do not stop it, only a completed one
+    hedge: bool = False  # another node works on it too, and the claim is written at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +66,7 @@ class _Seen:
     claim: Claim
     since: float  # when the winning claim last changed
     first: float  # since when any node has held the job
-
-
-class _Turns:
-    """Round robin over authors. Each author gets equally many turns, however many jobs it lists."""
-
-    def __init__(self) -> None:
-        self._turns: dict[PeerId, int] = {}  # the next turn of each author, if it is above `_now`
-        self._now = 0
-
-    def of(self, author: PeerId) -> int:
-        return max(self._turns.get(author, 0), self._now)
-
-    def begin(self, author: PeerId) -> None:
-        """Count a turn for the author of a job that has begun.
-
-        An author that has had no turn for a while, or never, continues at the current turn and not
-        at zero.
-        """
-        self._now = self.of(author)
-        self._turns[author] = self._now + 1
-        self._turns = {peer: turn for peer, turn in self._turns.items() if turn > self._now}
+    begun: float  # since when this claimant has held it
 
 
 def patience(silent: int, workers: int) -> float:
@@ -91,8 +76,8 @@ def patience(silent: int, workers: int) -> float:
     partitioned, and the time is long. If they are few, they have probably ended, and the time is
     short.
     """
-    few = max(1, int(workers * defaults.CLAIM_FEW))
-    return defaults.CLAIM_PATIENCE[silent > few]
+    few = max(1, int(workers * state_defaults.CLAIM_FEW))
+    return state_defaults.CLAIM_PATIENCE[silent > few]
 
 
 class WorkerRing:
@@ -140,7 +125,7 @@ class WorkerRing:
 
 
 def _points_of(peer: PeerId) -> Iterator[int]:
-    for number in range(defaults.SHARE_POINTS):
+    for number in range(state_defaults.SHARE_POINTS):
         told = _POINT_DOMAIN + f"{number} {peer}".encode()
         yield int.from_bytes(hashlib.sha256(told).digest()[:_POINT_BYTES])
 
@@ -150,7 +135,8 @@ class Claimant:
 
     `willing` returns whether this node can and may do a job. `silent` returns for how many seconds
     a peer has not answered: 0 while it answers, infinity if it never did. `patience` returns after
-    how many seconds of silence a peer's jobs are taken by other nodes.
+    how many seconds of silence a peer's jobs are taken by other nodes. `work` returns how much work
+    a job is, by which its author is charged in `queue`.
     """
 
     def __init__(
@@ -162,6 +148,8 @@ class Claimant:
         willing: Callable[[Job], bool],
         silent: Callable[[PeerId], float],
         patience: Callable[[], float],
+        work: Callable[[Job], float] = lambda job: float(job.rows),
+        queue: FairQueue | None = None,
     ) -> None:
         self._own = own
         self._jobs = jobs
@@ -174,7 +162,9 @@ class Claimant:
         self._paused: dict[str, _Pause] = {}
         self._gone: dict[str, float] = {}  # job that this node claims -> since when it is unknown
         self._open: dict[str, float] = {}  # job -> since when it has been unclaimed
-        self._turns = _Turns()
+        self.queue = queue or FairQueue()
+        """The order of users and their jobs, by the work that this node has begun."""
+        self._work = work
         self._round: Iterator[str] = iter(())
 
     @property
@@ -198,6 +188,18 @@ class Claimant:
                 best = urgency, standing
         return None if best is None else self._begin(best[1], best[0][0], now)
 
+    def expect(self, job: str, seconds: float) -> Claim:
+        """Return the claim to write for a job that has just begun and will take `seconds`."""
+        run = self._runs[job]
+        takes = min(math.ceil(seconds), state_defaults.MAX_CLAIM_TAKES)
+        run.claim = replace(run.claim, takes=takes)
+        return run.claim
+
+    def hedges(self, job: str) -> bool:
+        """Return whether this node works on a job beside the node that holds it. Its claim must not
+        be written before the work is done."""
+        return self._runs[job].hedge
+
     def step(self, job: str, step: int) -> Claim:
         """Return the claim to write once the work up to `step` is stored safely.
 
@@ -211,8 +213,8 @@ class Claimant:
         Raises FeedFull if `result` is too large for a claim. The caller must then store the result
         elsewhere, and pass a reference to it.
         """
-        if len(result) > defaults.JOB_RESULT_BYTES:
-            most = defaults.JOB_RESULT_BYTES
+        if len(result) > state_defaults.JOB_RESULT_BYTES:
+            most = state_defaults.JOB_RESULT_BYTES
             raise FeedFull("fact-too-large", f"a job's result exceeds {most} bytes")
         return self._say(job, done=True, result=result)
 
@@ -225,10 +227,10 @@ class Claimant:
         """
         del self._runs[job]
         standing = self._jobs.get(job)
-        length = standing.job.lease if standing and standing.job else defaults.JOB_LEASE[1]
+        length = standing.job.lease if standing and standing.job else state_defaults.JOB_LEASE[1]
         if not failed:
             before = self._paused.get(job)
-            length = min(length, 2 * before.length if before else defaults.CLAIM_PAUSE)
+            length = min(length, 2 * before.length if before else state_defaults.CLAIM_PAUSE)
         self._paused[job] = _Pause(now + length, length)
 
     def noticed(self, job: str, now: float) -> bool:
@@ -258,7 +260,7 @@ class Claimant:
         held = self._jobs.all_in(JobState.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
 
-    def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
+    def outdated(self, now: float, *, kept: float = state_defaults.CLAIM_KEPT) -> list[str]:
         """Return the jobs from which the caller must remove this node's claim.
 
         This node is not working on these jobs. Either its claim is unfinished and another node's
@@ -275,10 +277,10 @@ class Claimant:
 
         After the last job, starts again with the first.
         """
-        found = list(islice(self._round, defaults.CLAIM_SCANNED))
+        found = list(islice(self._round, state_defaults.CLAIM_SCANNED))
         if not found:
             self._round = self._new_round()
-            found = list(islice(self._round, defaults.CLAIM_SCANNED))
+            found = list(islice(self._round, state_defaults.CLAIM_SCANNED))
         return found
 
     def _new_round(self) -> Iterator[str]:
@@ -309,7 +311,12 @@ class Claimant:
             return None
         if not self._willing(job):
             return None
-        return place, self._turns.of(job.author), claim_hash(job.id, self._own)
+        whole = float(job.parts * job.rows)
+        self.queue.came(job.author, job.whole, whole)
+        order = self.queue.order(
+            job.author, job.whole, whole, priority=job.priority, deadline=job.deadline
+        )
+        return place, order, claim_hash(job.id, self._own)
 
     def _is_paused(self, job: str, now: float) -> bool:
         pause = self._paused.get(job)
@@ -322,11 +329,13 @@ class Claimant:
                 return None
             if claim.claimant == self._own:
                 return _RESUMED
-            return _AGAIN if self._is_stuck(job, claim, now) else None
+            if self._is_stuck(job, claim, now):
+                return _AGAIN
+            return _HEDGED if self._is_late(job, claim, now) else None
         waited = (now - self._open.get(job.id, now)) / self._stretch(job)
-        if waited >= defaults.CLAIM_WAITED and not self._jobs.held(job.author):
+        if waited >= state_defaults.CLAIM_WAITED and not self._jobs.held(job.author):
             return _WAITED
-        return self._fallen(job, courteous=waited < defaults.CLAIM_COURTESY)
+        return self._fallen(job, courteous=waited < state_defaults.CLAIM_COURTESY)
 
     def _fallen(self, job: Job, *, courteous: bool) -> int | None:
         """Return how urgent an unclaimed job is (`_OWN`, `_OTHERS`, …), according to the ring.
@@ -335,7 +344,7 @@ class Claimant:
         of a live worker is always left to that worker.
         """
         left = False  # whether the first worker is dead
-        for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
+        for worker in islice(self._shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
             if worker == self._own:
                 return _LEFT if left else _OWN
             silent = self._silent(worker)
@@ -368,27 +377,45 @@ class Claimant:
         stuck = silent >= self._patience() if silent else idle >= job.lease
         return stuck or self._is_overdue(job, now)
 
+    def _is_late(self, job: Job, claim: Claim, now: float) -> bool:
+        """Return whether a claimant is so late that this node works on the job, too.
+
+        Only the first live node on the ring, other than the claimant, may do that.
+        """
+        late = defaults.HEDGE_TIMES * claim.takes + defaults.HEDGE_LEAST
+        if not claim.takes or now - self._seen[job.id].begun < late:
+            return False
+        for worker in islice(self._shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
+            if worker == self._own:
+                return True
+            if worker != claim.claimant and self._silent(worker) < self._patience():
+                return False
+        return False
+
     def _is_overdue(self, job: Job, now: float) -> bool:
         """Return whether a job has been held for so long that progress of its claimants no longer
         counts."""
         seen = self._seen.get(job.id)
-        most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
+        most = self._stretch(job) * state_defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
 
     def _begin(self, standing: JobStanding, place: int, now: float) -> Claim:
         assert standing.job is not None
         attempt = standing.attempt + (place != _RESUMED)
         claim = new_claim(self._own, standing.id, attempt)
-        stubborn = attempt >= defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
-        self._runs[standing.id] = _Run(claim, stubborn)
-        self._turns.begin(standing.job.author)
+        stubborn = attempt >= state_defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
+        hedge = place == _HEDGED
+        self._runs[standing.id] = _Run(claim, stubborn or hedge, hedge)
+        self.queue.begin(standing.job.author, self._work(standing.job))
         self._round = iter(())  # begin a new round, so that turns count at once
         return claim
 
     def _say(self, job: str, *, done: bool = False, step: int = 0, result: bytes = b"") -> Claim:
         run = self._runs[job]
-        attempt = run.claim.attempt
-        run.claim = new_claim(self._own, job, attempt, done=done, step=step, result=result)
+        attempt, takes = run.claim.attempt, run.claim.takes
+        run.claim = new_claim(
+            self._own, job, attempt, done=done, step=step, result=result, takes=takes
+        )
         return run.claim
 
     def _gives_way(self, run: _Run, standing: JobStanding) -> bool:
@@ -427,6 +454,9 @@ class Claimant:
             return
         seen = self._seen.get(job)
         if seen is None:
-            self._seen[job] = _Seen(standing.claim, now, now)
+            self._seen[job] = _Seen(standing.claim, now, now, now)
         elif seen.claim is not standing.claim:
-            seen.claim, seen.since = standing.claim, now
+            before, after = seen.claim, standing.claim
+            if (before.claimant, before.attempt) != (after.claimant, after.attempt):
+                seen.begun = now
+            seen.claim, seen.since = after, now

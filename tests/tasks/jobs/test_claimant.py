@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claims.claimant import Claimant, WorkerRing, patience
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import (
@@ -20,6 +19,8 @@ from shoal.state.views.jobs import (
     job_id,
     new_claim,
 )
+from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
+from shoal.tasks.jobs.defaults import HEDGE_LEAST, HEDGE_TIMES
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]
@@ -536,7 +537,9 @@ def test_one_job_comes_before_ten_thousand_of_another_author() -> None:
 
 def test_without_turns_one_job_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: without turns the job with the lowest hash is next."""
-    monkeypatch.setattr("shoal.state.claims.claimant._Turns.of", lambda *_: 0)
+    monkeypatch.setattr(
+        "shoal.tasks.jobs.fairness.FairQueue.order", lambda *_, **__: (0.0, 0, 0.0, 0.0)
+    )
     desk = Desk()
     for nonce in range(MANY):
         desk.submit(nonce)
@@ -618,3 +621,93 @@ def test_claims_on_missing_jobs_are_removed_sooner_in_a_full_feed() -> None:
     desk.now += 60
     assert desk.claimant.outdated(desk.now) == []
     assert desk.claimant.outdated(desk.now, kept=60.0) == [job]
+
+
+def straggler(*, takes: int = 10) -> tuple[Desk, str]:
+    """Return a node, and a job that another node has begun and expects to end in `takes` s."""
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    desk.hear(new_claim(OTHER, job, 1, takes=takes))
+    assert desk.next() is None
+    return desk, job
+
+
+LATE = HEDGE_TIMES * 10 + HEDGE_LEAST
+
+
+def test_a_straggler_is_hedged_once_it_is_much_later_than_it_expected() -> None:
+    desk, job = straggler()
+    desk.now += LATE - 1
+    desk.hear(new_claim(OTHER, job, 1, step=3, takes=10))
+    assert desk.next() is None
+    desk.now += 1
+    assert desk.next() is not None and desk.claimant.hedges(job), "its progress does not help"
+    assert desk.next() is None, "once"
+    assert not desk.hear(new_claim(OTHER, job, 1, step=4, takes=10)), "both continue"
+    done = desk.claimant.finish(job, b"3")
+    assert (done.attempt, done.done) == (2, True)
+
+
+def test_a_hedge_stops_when_the_straggler_is_done() -> None:
+    desk, job = straggler()
+    desk.now += LATE
+    assert desk.next() is not None
+    assert desk.hear(new_claim(OTHER, job, 1, done=True, takes=10))
+    assert desk.claimant.running == []
+
+
+def test_a_claimant_that_expects_nothing_is_not_hedged() -> None:
+    desk, job = straggler(takes=0)
+    desk.now += LEASE - 1
+    assert desk.next() is None
+    desk.now += 1
+    assert desk.next() is not None and not desk.claimant.hedges(job), "its lease is over"
+
+
+def test_only_one_other_node_hedges() -> None:
+    hedging = 0
+    for own in (ME, THIRD):
+        desk = Desk(ME, OTHER, THIRD)
+        desk.claimant._own = own
+        job = desk.submit()
+        desk.hear(new_claim(OTHER, job, 1, takes=10))
+        desk.now += LATE
+        hedging += desk.next() is not None
+    assert hedging == 1
+
+
+def test_an_expected_time_stays_in_the_claim() -> None:
+    desk = Desk()
+    job = desk.submit()
+    assert desk.next() is not None
+    assert desk.claimant.expect(job, 3.2).takes == 4
+    assert desk.claimant.step(job, 1).takes == 4
+    assert desk.claimant.finish(job, b"").takes == 4
+
+
+def test_priorities_and_deadlines_order_the_jobs_of_one_author() -> None:
+    desk = Desk()
+    late = desk.submit(0, deadline=2000)
+    desk.submit(1)
+    soon = desk.submit(2, deadline=1000)
+    first = desk.submit(3, priority=7)
+    assert [desk.begin().job for _ in range(3)] == [first, soon, late]
+
+
+def test_a_priority_wins_nothing_from_other_authors() -> None:
+    desk = Desk()
+    for nonce in range(50):
+        desk.submit(nonce, priority=9, deadline=1)
+    other = {desk.submit(nonce, THIRD, priority=0) for nonce in range(50)}
+    assert 9 <= sum(desk.begin().job in other for _ in range(20)) <= 11
+
+
+def test_a_small_job_does_not_wait_for_a_giant_one_of_the_same_author() -> None:
+    desk = Desk()
+    first = desk.submit(0, parts=200, rows=64)
+    for nonce in range(1, 200):
+        desk.submit(nonce, of=first, part=nonce, parts=200, rows=64)
+    for _ in range(3):
+        desk.begin()
+    small = desk.submit(500, rows=3)
+    assert small in [desk.begin().job for _ in range(2)]

@@ -1,0 +1,174 @@
+"""What `shoal job submit` sends: a prompt, a file with rows, or a job file in TOML."""
+
+import difflib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import defaults, render
+from .errors import CommandError
+from .options import TextOptions
+
+if TYPE_CHECKING:
+    from ..node.control.messages.jobs import SubmitJobs
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+NO_OPTIONS: TextOptions = {
+    "max_tokens": None, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": None, "stop": (),
+    "raw": False,
+}  # fmt: skip
+OWN_KEYS = ("model", "kind", "file", "prompt", "priority", "deadline", "output")
+KEYS = (*OWN_KEYS, *NO_OPTIONS)
+"""All keys of a job file."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """A job as the user describes it. `deadline` is a time span such as `2h`, or a time."""
+
+    model: str
+    prompt: str | None = None
+    file: Path | None = None
+    kind: str = "generate"
+    priority: int | None = None
+    deadline: str | None = None
+    output: Path | None = None
+    options: TextOptions = field(default_factory=lambda: NO_OPTIONS)
+
+
+@contextmanager
+def request_of(order: JobOrder) -> "Iterator[SubmitJobs]":
+    """Yield the request for a job. Rows from standard input are in a temporary file meanwhile.
+
+    Raises CommandError if the order is invalid.
+    """
+    from ..node.control.messages.jobs import SubmitJobs
+
+    if (order.prompt is None) == (order.file is None):
+        raise CommandError(
+            "usage", "give either a PROMPT or --file FILE", hint="`shoal job submit --help`"
+        )
+    if order.prompt is not None and not order.prompt.strip():
+        raise CommandError("failed", "the prompt is empty", hint="`shoal job submit MODEL PROMPT`")
+    more: dict[str, Any] = dict(order.options)
+    if order.priority is not None:
+        more["priority"] = order.priority
+    deadline = 0 if order.deadline is None else time_of(order.deadline, time.time())
+    with _file_of(order.file) as path:
+        yield SubmitJobs(
+            model=order.model,
+            kind=order.kind,
+            prompts=None if order.prompt is None else (order.prompt,),
+            file=None if path is None else str(path.absolute()),
+            deadline=deadline,
+            **more,
+        )
+
+
+@contextmanager
+def _file_of(file: Path | None) -> Iterator[Path | None]:
+    """Yield the path of a file; standard input is copied to a file first."""
+    if file is None or str(file) != "-":
+        yield file
+        return
+    handle, name = tempfile.mkstemp(suffix=".jsonl")
+    try:
+        with os.fdopen(handle, "wb") as copy:
+            copy.write(sys.stdin.buffer.read(defaults.JOBS_FILE_LIMIT + 1))
+        yield Path(name)
+    finally:
+        with suppress(OSError):
+            os.unlink(name)
+
+
+def time_of(text: str, now: float) -> int:
+    """Return a deadline in seconds since 1970: a time span from `now`, such as `90m`, or a time in
+    the form of ISO 8601. Raises CommandError if it is neither."""
+    text = text.strip()
+    if text[-1:] in UNITS:
+        with suppress(ValueError):
+            span = float(text[:-1]) * UNITS[text[-1]]
+            if 0 <= span < 1e9:
+                return int(now + span)
+    with suppress(ValueError, OverflowError, OSError):
+        return max(1, int(datetime.fromisoformat(text).timestamp()))
+    raise CommandError(
+        "failed",
+        f"`{render.safe(text, 40)}` is not a deadline",
+        hint="give a time span (`90m`, `2h`, `1d`) or a time (`2026-12-01T18:00`)",
+    )
+
+
+def read_job_file(path: Path) -> JobOrder:
+    """Return the job that a TOML file describes. Its paths are relative to the file's folder.
+
+    Raises CommandError `bad-job-file` if it is not TOML, or has an unknown key or a wrong value.
+    """
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(defaults.JOB_FILE_LIMIT + 1)
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror}") from None
+    if len(data) > defaults.JOB_FILE_LIMIT:
+        raise _bad(path, f"is larger than {render.size(defaults.JOB_FILE_LIMIT)}")
+    try:
+        said = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _bad(path, f"is not TOML: {error}") from None
+    return _order(path, said)
+
+
+def _order(path: Path, said: Mapping[str, Any]) -> JobOrder:
+    for key in said:
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"its keys are {', '.join(KEYS)}"
+            raise _bad(path, f"has the unknown key `{render.safe(key, 40)}`", hint=hint)
+    if "model" not in said:
+        raise _bad(path, "names no model", hint='add a line such as `model = "tiny"`')
+    values: dict[str, Any] = {key: _checked(path, key, value) for key, value in said.items()}
+    options: Any = {**NO_OPTIONS, **{key: values[key] for key in values if key in NO_OPTIONS}}
+    own = {key: values[key] for key in values if key in OWN_KEYS}
+    for key in ("file", "output"):
+        if key in own:
+            own[key] = path.parent / own[key]
+    return JobOrder(options=options, **own)
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("model", "kind", "file", "prompt", "output"), (str,)),
+    **dict.fromkeys(("priority", "max_tokens", "top_k", "seed"), (int,)),
+    **dict.fromkeys(("temperature", "top_p"), (int, float)),
+    "deadline": (str, datetime),
+    "raw": (bool,),
+    "stop": (list,),
+}
+
+
+def _checked(path: Path, key: str, value: Any) -> Any:
+    """Return a value of a job file. Raises CommandError if it is of a wrong type; the daemon checks
+    its bounds."""
+    wanted, checked = _TYPES[key], value
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        names = " or ".join(each.__name__ for each in wanted)
+        raise _bad(path, f"has a wrong value of `{key}`: expected {names}, got {value!r:.40}")
+    if key == "stop":
+        if not all(isinstance(each, str) for each in checked):
+            raise _bad(path, "has a wrong value of `stop`: expected a list of texts")
+        return tuple(checked)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return float(checked) if key in ("temperature", "top_p") else checked
+
+
+def _bad(path: Path, what: str, *, hint: str = "docs/jobs.md shows a job file") -> CommandError:
+    return CommandError("bad-job-file", f"`{path}` {what}", hint=hint)

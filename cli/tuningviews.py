@@ -1,0 +1,182 @@
+"""Formats fine-tunings for the terminal: their state, settings, data, progress and loss curve."""
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from . import defaults, render
+from .chart import chart
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from ..node.control.messages.tuning import DataView, PointView, ShownTuning, TuningView
+
+HEADS = ("ID", "ADAPTER", "MODEL", "STATE", "STEP", "LOSS", "HELD OUT")
+
+
+def row(item: "TuningView") -> list[str]:
+    """Return a row of the list."""
+    return [
+        render.safe(item.id, 16),
+        render.name(item.name),
+        render.name(item.model, 32),
+        render.safe(item.state, 12),
+        f"{item.step} of {item.steps}",
+        render.number(item.loss, ".3f"),
+        render.number(item.held_out, ".3f"),
+    ]
+
+
+def shown(answer: "ShownTuning") -> str:
+    """Format all of a fine-tuning, with its loss curve."""
+    item, settings = answer.tuning, answer.settings
+    rows = [
+        ("fine-tuning", render.safe(item.id, 16)),
+        ("state", state_words(item)),
+        ("adapter", render.name(item.name)
+         + (f", root {render.short(item.adapter)}" if item.adapter else "")),
+        ("model", f"{render.name(item.model)}, root {render.short(item.root)}"),
+        ("step", f"{item.step} of {item.steps}"),
+        *[("loss", words) for words in losses(item)],
+        ("time", time_words(item)),
+        ("data", render.safe(item.source, 400)),
+        *[("", words) for words in data_words(answer.data)],
+        ("settings", f"rank {settings.rank}, alpha {settings.alpha:g}, rate {settings.rate:g} "
+         f"({render.count(settings.warmup, 'step')} of warmup), "
+         f"{render.count(settings.batch, 'row')} of up to "
+         f"{settings.length} tokens a step, seed {settings.seed}"),
+        ("modules", render.safe(" ".join(settings.modules), 160)),
+        ("files", render.safe(item.folder, 400)),
+        *([("", render.safe(item.out, 400))] if item.out else []),
+        ("started", datetime.fromtimestamp(item.made).isoformat(" ", "seconds")),
+    ]  # fmt: skip
+    return "\n".join([render.fields(rows), *curve(answer.curve)])
+
+
+def state_words(item: "TuningView") -> str:
+    """Return the state, with the reason if there is one."""
+    if item.state == "failed":
+        return render.sentence(f"failed ({item.error}): {item.message}")
+    if item.trouble:
+        return render.sentence(f"{item.state}: {item.trouble}")
+    return render.safe(item.state, 12)
+
+
+def losses(item: "TuningView") -> list[str]:
+    """Return words about the losses, as far as they are known."""
+    found = [] if item.loss is None else [f"{item.loss:.3f} per token in training"]
+    if item.held_out is not None:
+        found.append(f"{item.held_out:.3f} on held-out rows")
+    if item.best is not None and item.best != item.held_out:
+        found[-1:] = [f"{found[-1]}; lowest {item.best:.3f}, after step {item.best_step}"]
+    return found
+
+
+def time_words(item: "TuningView") -> str:
+    """Return words about the time that was spent, and that is left."""
+    spent = f"{render.duration(item.spent_s)} in finished runs" if item.spent_s else ""
+    left = f"about {render.duration(item.left_s)} left" if item.left_s is not None else ""
+    speed = f"{item.speed:,.0f} tokens/s" if item.speed else ""
+    return ", ".join(filter(None, (spent, left, speed))) or "-"
+
+
+def data_words(data: "DataView") -> list[str]:
+    """Return sentences about what became of the data."""
+    found = [
+        f"{render.count(data.rows, 'row')} with {render.tokens(data.tokens)}, of which "
+        f"{data.counted:,} are learned"
+    ]
+    if data.split:
+        found.append(f"split: {render.count(data.split, 'text')}, longer than a row")
+    if data.cut:
+        found.append(f"cut off: the end of {render.count(data.cut, 'row')}, longer than a row")
+    if data.empty:
+        found.append(f"skipped: {render.count(data.empty, 'line')} with nothing to learn")
+    if data.whole_chats:
+        found.append(
+            f"learned whole: {render.count(data.whole_chats, 'conversation')}, as the template "
+            "does not show what the assistant says"
+        )
+    if data.bad:
+        found.append(f"skipped: {render.count(data.bad, 'broken line')}")
+        found += [f"line {bad.line}: {render.safe(bad.why, 200)}" for bad in data.named]
+        if data.bad > len(data.named):
+            found.append(f"and {data.bad - len(data.named)} more")
+    return found
+
+
+def curve(points: "Sequence[PointView]") -> list[str]:
+    """Return the rows of a chart of the losses: dots in training, `o` on held-out rows."""
+    if not points:
+        return []
+    held = [(point.step, point.held_out) for point in points if point.held_out is not None]
+    line = [(float(point.step), point.loss) for point in points]
+    width = min(render.columns(), defaults.TEXT_WIDTH)
+    words = "loss per token (o: on held-out rows)" if held else "loss per token"
+    return ["", words, *chart(line, held, width=width)]
+
+
+def figures(item: "TuningView") -> str:
+    """Return one line of figures: step, losses, speed, time left."""
+    parts = [f"step {item.step} of {item.steps}"]
+    if item.loss is not None:
+        parts.append(f"loss {item.loss:.3f}")
+    if item.held_out is not None:
+        parts.append(f"held out {item.held_out:.3f}")
+    if item.speed:
+        parts.append(f"{item.speed:,.0f} tokens/s")
+    if item.left_s is not None:
+        parts.append(f"{render.duration(item.left_s)} left")
+    if item.state != "running":
+        parts.append(state_words(item))
+    return " · ".join(parts)
+
+
+class TuningBar:
+    """Progress of a fine-tuning on standard error: a bar on a terminal, and elsewhere a line every
+    few seconds and whenever the state changes."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._said = (0.0, "")
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            console = Console(stderr=True)
+            self._progress = Progress(
+                BarColumn(bar_width=None), TextColumn("{task.fields[figures]}", markup=False),
+                console=console, transient=True, expand=True,
+            )  # fmt: skip
+            self._task = self._progress.add_task("", total=None, figures="")
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def show(self, item: "TuningView") -> None:
+        """Show the current figures."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(
+                self._task, completed=item.step, total=item.steps, figures=figures(item)
+            )
+            return
+        now, (at, state) = time.monotonic(), self._said
+        words = state_words(item)
+        if words != state or now - at >= defaults.TUNING_PAUSE:
+            self._said = now, words
+            print(figures(item), file=sys.stderr, flush=True)

@@ -1,0 +1,126 @@
+"""Submission of jobs over the control socket: from prompts, or from a file of rows."""
+
+from pathlib import Path
+from typing import Any
+
+from ...dht.names import Names
+from ...tasks.engine.interface import Sampling
+from ...tasks.jobs import defaults as jobs_defaults
+from ...tasks.jobs.errors import JobError
+from ...tasks.jobs.kinds.kind import Kind
+from ...tasks.jobs.kinds.table import KINDS
+from ...tasks.jobs.spec import JobSpec, RowOptions
+from ...tasks.jobs.speed import chain_costs
+from ...tasks.jobs.submitting import Prepared, prepare, row_of, too_large
+from ...tasks.jobs.wholes import NewJob
+from ...transport.host.seam import Files, Host
+from ..daemon.base import Base
+from ..daemon.jobs import Working
+from ..errors import ControlError
+from .messages import jobs as messages
+from .messages.generation import AskForText
+
+
+class Submission:
+    """Turns requests to submit jobs into jobs of this node."""
+
+    def __init__(self, base: Base, names: Names, working: Working) -> None:
+        self._base = base
+        self._names = names
+        self._working = working
+
+    async def submit(self, ask: messages.SubmitJobs) -> messages.SubmittedJobs:
+        """Submit the jobs of a request, and wait for a short time until another node has them.
+
+        Raises ControlError `bad-request` if the request contradicts itself, and JobError: the codes
+        of `prepare`, `deadline-past`, `no-file`, and those of `Desk.submit`.
+        """
+        kind = self._checked(ask)
+        root = (await self._names.resolve(ask.model)).root
+        sources = [await self._rows(ask.file)] if ask.file is not None else []
+        sources += [row_of(ask.kind, prompt) for prompt in ask.prompts or ()]
+        jobs, prepared, blobs = list[NewJob](), list[Prepared](), list[tuple[str, int]]()
+        for data in sources:
+            spec = JobSpec(root, name=ask.model, options=self._options(ask))
+            found = await self._prepared(data, kind, spec)
+            blob = ""
+            if not found.is_inline:
+                blob = await self._working.shelf.put(found.data, self._base.identity.peer)
+            specs = found.specs(spec, blob)
+            jobs.append(NewJob(ask.kind, specs, ask.priority, ask.deadline))
+            prepared.append(found)
+            blobs.append((blob, len(found.data) if blob else 0))
+        made = await self._working.desk.submit(jobs, lease=jobs_defaults.LEASE)
+        replicate = self._working.keepers.replicate
+        replicated = await replicate(made[-1], *blobs[-1])
+        broken = [line for each in prepared for line in each.broken]
+        return messages.SubmittedJobs(
+            tuple(made),
+            ask.model,
+            root,
+            rows=sum(each.rows for each in prepared),
+            pieces=sum(len(each.pieces) for each in prepared),
+            broken=tuple(
+                messages.BrokenLineView(line.number, line.message)
+                for line in broken[: jobs_defaults.BROKEN_SHOWN]
+            ),
+            broken_rows=len(broken),
+            replicated=replicated,
+        )
+
+    def _checked(self, ask: messages.SubmitJobs) -> Kind[Any]:
+        """Return the kind of a request, after checking the parts of the request that need no
+        file."""
+        if (ask.prompts is None) == (ask.file is None):
+            raise ControlError("bad-request", "expected either `prompts` or `file`")
+        if ask.kind not in KINDS:
+            raise ControlError(
+                "bad-request", f"`{ask.kind}` is not a kind of jobs", hint=", ".join(KINDS)
+            )
+        if ask.deadline and ask.deadline <= self._base.host.wall():
+            raise JobError(
+                "deadline-past",
+                "the deadline has passed",
+                hint="give a later one, such as `--deadline 2h`, or none",
+            )
+        return KINDS[ask.kind]
+
+    async def _prepared(self, data: bytes, kind: Kind[Any], spec: JobSpec) -> Prepared:
+        shop = self._working.shop
+        costs = chain_costs(shop.members(), spec.root)
+        return await self._base.host.offload(prepare, data, kind, spec, shop.speed, costs)
+
+    async def _rows(self, file: str) -> bytes:
+        """Return the rows in a file. Raises JobError `no-file`, `unreadable` or
+        `input-too-large`."""
+        path, files = Path(file), self._base.host.files
+        try:
+            size = await self._base.host.offload(files.size, path)
+            if size is None:
+                raise JobError("no-file", f"there is no file `{path}`")
+            if size > jobs_defaults.INPUT_BYTES:
+                raise too_large(size)
+            return await self._base.host.offload(_read, files, path)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise JobError("unreadable", f"cannot read `{path}`: {reason}") from None
+
+    def _options(self, ask: messages.SubmitJobs) -> RowOptions:
+        return RowOptions(
+            raw=ask.raw,
+            max_tokens=ask.max_tokens or jobs_defaults.ROW_TOKENS,
+            sampling=sampling_of(ask, self._base.host),
+            stop=ask.stop,
+        )
+
+
+def _read(files: Files, path: Path) -> bytes:
+    return files.read(path, limit=jobs_defaults.INPUT_BYTES)
+
+
+def sampling_of(ask: AskForText[object, object], host: Host) -> Sampling:
+    """Return the sampling options of a request. If it has no seed, a random one is chosen."""
+    seed = int.from_bytes(host.entropy(8), "big") if ask.seed is None else ask.seed
+    return Sampling(
+        temperature=float(ask.temperature), top_k=ask.top_k, top_p=float(ask.top_p), seed=seed
+    )

@@ -1,0 +1,56 @@
+"""The daemon's part in fine-tunings of its own users: models, chains, and where results go."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ...tasks.engine.families import Architecture, architecture
+from ...tasks.tuning.trainer.encoding import Encoder
+from ...tasks.tuning.trainer.errors import TuningError
+from ...tasks.tuning.trainer.tunings import Chains, Surroundings, Tunable, Tunings
+from .base import Base
+from .compute import ComputeParts
+from .content import ContentParts
+
+
+class TuningParts:
+    """The fine-tunings of one daemon. It is created after the parts that compute."""
+
+    def __init__(
+        self, base: Base, content: ContentParts, compute: ComputeParts, chains: Chains
+    ) -> None:
+        self._host = base.host
+        self._content = content
+        self._models = compute.models
+        self.tunings = Tunings(
+            base.host,
+            base.config.folder.tunings,
+            Surroundings(chains, self._arch_of, self._publish, self._named),
+        )
+
+    @asynccontextmanager
+    async def tunable(self, name: str) -> AsyncIterator[Tunable]:
+        """Provide a model that is to be tuned until the block ends.
+
+        Raises ModelError or TextError if it cannot be found, fetched or loaded.
+        """
+        async with self._models.use(name) as model:
+            if model.arch is None:
+                raise TuningError("unsupported-model", f"the layers of `{name}` are unknown")
+            encoder: Encoder = model.text
+            yield Tunable(model.root, model.arch, model.context, encoder)
+
+    async def _arch_of(self, root: str) -> Architecture:
+        return architecture((await self._content.sources.manifest(root)).config)
+
+    async def _named(self) -> set[str]:
+        return set(await self._content.adapters.names())
+
+    async def _publish(self, folder: Path, name: str, base: str) -> str:
+        """Add an adapter to the library, and announce it."""
+        content, size = self._content, self._host.files.size
+        weights = await self._host.offload(size, folder / "adapter_model.safetensors")
+        await content.quota.evict_for(2 * (weights or 0), asked=True)  # with the temporary file
+        added = await content.adapters.add(folder, name, base)
+        await content.exchange.announce(added.root)
+        return added.root

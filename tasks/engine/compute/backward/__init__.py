@@ -1,0 +1,1 @@
+"""The backward pass of a shard in torch, for training adapters."""

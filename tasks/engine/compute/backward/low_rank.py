@@ -1,0 +1,89 @@
+"""The tensors of an adapter while it is trained, and their derivatives. All are float32."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ...adapters import AdapterTerms, Module, module_shapes
+from ...families import Architecture
+from ...passes import Wanted
+from ..lora import MATRICES, Matrix
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""A (rank x inputs) and B (outputs x rank)."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """Change of one module: `scale * B A x` is added to the outputs `first` to `end` - 1.
+
+    `sums` are the derivatives by A and B so far, None for those that are not wanted.
+    """
+
+    down: torch.Tensor
+    up: torch.Tensor
+    first: int
+    end: int
+    scale: float
+    sums: list[torch.Tensor | None] = field(default_factory=lambda: [None, None])
+
+    def add(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        """Add the change for the inputs `x` to the outputs `out`."""
+        out[:, self.first : self.end].addmm_(x @ self.down.t(), self.up.t(), alpha=self.scale)
+
+    def reverse(self, x: torch.Tensor, gradient: torch.Tensor, found: torch.Tensor | None) -> None:
+        """Add to the sums the derivatives from those by the outputs, and to `found` (if there is
+        one) the derivative by the inputs `x`."""
+        part = gradient[:, self.first : self.end]
+        inner = part @ self.up  # by A x, before the scale
+        if self.sums[0] is not None:
+            self.sums[0].addmm_(inner.t(), x, alpha=self.scale)
+        if self.sums[1] is not None:
+            self.sums[1].addmm_(part.t(), x @ self.down.t(), alpha=self.scale)
+        if found is not None:
+            found.addmm_(inner, self.down, alpha=self.scale)
+
+
+Changes = Mapping[Matrix, list[Trained]]
+
+
+def changes_of(
+    pairs: Mapping[Module, Pair], wanted: Mapping[Module, Wanted], scale: float, arch: Architecture
+) -> dict[Matrix, list[Trained]]:
+    """Return the changes of the matrices of one layer, with sums for the wanted derivatives."""
+    shapes, found = module_shapes(arch), dict[Matrix, list[Trained]]()
+    for matrix, modules in MATRICES.items():
+        first = 0
+        for module in filter(shapes.__contains__, modules):
+            end = first + shapes[module][0]
+            if module in pairs:
+                sums = [
+                    torch.zeros_like(tensor) if want else None
+                    for tensor, want in zip(pairs[module], wanted[module], strict=True)
+                ]
+                change = Trained(*pairs[module], first, end, scale, sums)
+                found.setdefault(matrix, []).append(change)
+            first = end
+    return found
+
+
+def layer_pairs(
+    values: torch.Tensor, terms: AdapterTerms, arch: Architecture
+) -> dict[Module, Pair]:
+    """Return the tensors of one layer, as views of its values in the order of an adapter's file."""
+    shapes, found, at = module_shapes(arch), dict[Module, Pair](), 0
+    for module in terms.modules:
+        outputs, inputs = shapes[module]
+        middle = at + terms.rank * inputs
+        end = middle + terms.rank * outputs
+        down = values[at:middle].view(terms.rank, inputs)
+        found[module] = down, values[middle:end].view(outputs, terms.rank)
+        at = end
+    return found
+
+
+def sums_of(changes: Iterable[Trained]) -> Iterable[torch.Tensor]:
+    """Yield the derivatives that some changes have."""
+    for change in changes:
+        yield from (each for each in change.sums if each is not None)

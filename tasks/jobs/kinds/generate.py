@@ -1,0 +1,86 @@
+"""The kind `generate`: a model continues prompts or answers conversations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from ....transport.message import Message
+from ...inference.generation import GatewayEvent, GenerateRequest
+from ...text.process import ChatTurn
+from .. import defaults
+from ..spec import JobSpec
+from .kind import MODEL_STAGE, Fields, RowSize, RowTerms, Stage, impossible_rows, tokens_of
+from .rows import read_row
+
+
+class _Said(Message, frozen=True):
+    """A message of a conversation."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=32)]
+    content: str
+
+
+class GenerateRow(Message, frozen=True):
+    """A row: `prompt` or `messages`. `max_tokens` and `seed` replace the job's."""
+
+    prompt: Annotated[str, Meta(min_length=1)] | None = None
+    messages: (
+        Annotated[tuple[_Said, ...], Meta(min_length=1, max_length=defaults.ROW_MESSAGES)] | None
+    ) = None
+    max_tokens: Annotated[int, Meta(ge=1, le=defaults.ROW_TOKENS)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+
+    def check(self) -> None:
+        """Raise ValueError unless the row has either a prompt or messages."""
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("expected either `prompt` or `messages`")
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Kind of jobs whose rows are prompts or conversations."""
+
+    name: str = "generate"
+    stages: Sequence[Stage] = (Stage("generate", MODEL_STAGE),)
+
+    def read(self, line: bytes) -> GenerateRow:
+        return read_row(GenerateRow, line)
+
+    def size(self, row: GenerateRow, spec: JobSpec) -> RowSize:
+        said = row.messages or ()
+        characters = len(row.prompt or "") + sum(len(each.content) for each in said)
+        return RowSize(characters, row.max_tokens or spec.options.max_tokens)
+
+    def abstract(self, row: GenerateRow) -> str:
+        return (row.messages[-1].content if row.messages else row.prompt) or ""
+
+    async def do(self, row: GenerateRow, terms: RowTerms) -> Fields:
+        with impossible_rows():
+            done = await terms.services.generate(self._request(row, terms), _ignore)
+        return {"text": done.text, "tokens": done.tokens, "reason": done.reason}
+
+    def _request(self, row: GenerateRow, terms: RowTerms) -> GenerateRequest:
+        options, said = terms.spec.options, row.messages
+        sampling = options.sampling
+        if row.seed is not None:
+            sampling = sampling._replace(seed=row.seed)
+        return GenerateRequest(
+            model=terms.spec.root,
+            prompt=row.prompt,
+            messages=None if said is None else tuple(ChatTurn(m.role, m.content) for m in said),
+            raw=options.raw,
+            max_tokens=row.max_tokens or options.max_tokens,
+            sampling=sampling,
+            stop=options.stop,
+            job=terms.job,
+            turn=terms.turn,
+        )
+
+    def sum_up(self, outputs: Sequence[Fields]) -> Fields:
+        return {"tokens": sum(map(tokens_of, outputs))}
+
+
+async def _ignore(_event: GatewayEvent) -> None:
+    pass

@@ -1,0 +1,132 @@
+"""Interface of all kinds of jobs.
+
+A kind declares what a row of its input is, what computing a row needs, and how the output of many
+rows is summed up. It never runs code that came from a peer: a row is data, and the work is one of
+the requests that this node's gateway answers for its own user too.
+
+Every kind divides in the same way: into runs of rows that follow each other (`pieces.py`). Their
+outputs are merged in the order of the rows. A stage that cannot be divided (fine-tuning, which
+takes all rows at once) is an operation of its own (`tasks/tuning/`) and no kind.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from ...errors import SessionError, TextError
+from ...inference.generation import GatewayEvent, GenerateRequest, Summary, Turn
+from ..errors import JobError
+from ..spec import JobSpec
+
+T = TypeVar("T")
+Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Value] | None"
+Fields: TypeAlias = dict[str, Value]
+"""The output of a row, as the fields of a JSON object."""
+Resource = Literal["model"]
+"""Resource of a stage of a kind: `model` is a chain of nodes that serves the job's model."""
+
+
+class BadRow(JobError):
+    """A row of a job's input is malformed. The other rows are done."""
+
+    def __init__(self, message: str, code: str = "bad-row") -> None:
+        super().__init__(code, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A step of the work on a row, and the resources that it needs."""
+
+    name: str
+    needs: frozenset[Resource]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSize:
+    """How much work a row is: characters that are read, and the most tokens that are generated."""
+
+    characters: int
+    tokens: int = 0
+
+
+class Services(Protocol):
+    """Interface of a gateway, limited to the needs of rows."""
+
+    async def generate(
+        self, request: GenerateRequest, emit: Callable[[GatewayEvent], Awaitable[None]]
+    ) -> Summary: ...
+
+    async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowTerms:
+    """The circumstances in which a row is done: its job, and when the job may compute."""
+
+    job: str
+    spec: JobSpec
+    turn: Turn
+    services: Services
+
+
+class Kind(Protocol, Generic[T]):
+    """A kind of jobs. `T` is a row, decoded and checked."""
+
+    @property
+    def name(self) -> str:
+        """The word for this kind in specs and commands."""
+        ...
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The steps of the work on a row, one after the other."""
+        ...
+
+    def read(self, line: bytes) -> T:
+        """Decode a row. Raises BadRow if it is malformed."""
+        ...
+
+    def size(self, row: T, spec: JobSpec) -> RowSize:
+        """Return how much work a row is."""
+        ...
+
+    def abstract(self, row: T) -> str:
+        """Return the text of a row by which a person recognises it."""
+        ...
+
+    async def do(self, row: T, terms: RowTerms) -> Fields:
+        """Do a row and return the fields of its output.
+
+        Raises BadRow if the row cannot be done anywhere, and ShoalError if a later try or another
+        node might succeed.
+        """
+        ...
+
+    def sum_up(self, outputs: Sequence[Fields]) -> Fields:
+        """Return figures on all outputs that are no errors, or {}."""
+        ...
+
+
+MODEL_STAGE: Final = frozenset[Resource]({"model"})
+_OWN_FAULTS: Final = ("bad-request", "prompt-too-long")
+"""Codes of sessions that say that the row itself is impossible."""
+
+
+def tokens_of(output: Fields) -> int:
+    """Return the number of tokens in the output of a row, 0 if it has none."""
+    tokens = output.get("tokens")
+    return tokens if isinstance(tokens, int) else 0
+
+
+@contextmanager
+def impossible_rows() -> Iterator[None]:
+    """Raise BadRow in place of an error that says that the row itself is impossible."""
+    try:
+        yield
+    except SessionError as error:
+        if error.code not in _OWN_FAULTS:
+            raise
+        raise BadRow(error.message, error.code) from None
+    except TextError as error:
+        raise BadRow(error.message, error.code) from None

@@ -1,0 +1,200 @@
+"""Runs pieces of jobs of one kind: all rows of a piece at once, as many as have room.
+
+The outputs of rows stay here when a try fails, so the next try of the same piece continues.
+Spec: docs/spec/jobs.md.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trio
+
+from ...state import defaults as state_defaults
+from ...state.views.jobs import Job
+from ...transport.errors import ShoalError
+from ..errors import NoRoute
+from ..inference.routing import Members
+from . import defaults
+from .crew import IdleTime
+from .errors import BadSpec
+from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services, tokens_of
+from .kinds.rows import Line, error_fields, lines_of, output_line
+from .models import JobModels
+from .places import Places
+from .results import JobOutcome, failed
+from .shelf import Shelves
+from .spec import JobSpec, read_spec, root_of
+from .speed import JobSpeed, chain_costs
+
+NOT_NOW: Final = (
+    *("busy", "no-route", "no-memory", "too-many-sessions", "overloaded", "unreachable"),
+)
+"""Codes of temporary obstacles, which do not count as failures of the job."""
+_SHORTAGES: Final = ("busy", "no-memory", "too-many-sessions", "overloaded")
+"""Codes of refusals that other rows of this node may have caused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """The parts of one node that the runners of all kinds share."""
+
+    services: Services
+    models: JobModels
+    shelf: Shelves
+    turn: IdleTime
+    members: Callable[[], Members]
+    places: Places = field(default_factory=Places)
+    speed: JobSpeed = field(default_factory=JobSpeed)
+
+
+class RowRunner:
+    """`Runner` of the pieces of one kind."""
+
+    def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
+        self.kind = kind.name
+        self._kind = kind
+        self._shop = shop
+        self._outputs: OrderedDict[str, dict[int, bytes]] = OrderedDict()  # by job and line
+
+    def able(self, job: Job) -> bool:
+        """Return whether this node can do the job now.
+
+        Also returns True if no node can do the job, so that this node begins it and ends it with an
+        error.
+        """
+        try:
+            return self._shop.models.can_use(root_of(job.spec))
+        except BadSpec:
+            return True
+
+    def seconds(self, job: Job) -> float:
+        """Return how long this node will probably take for a piece, without other work."""
+        try:
+            spec = read_spec(job.spec)
+        except BadSpec:
+            return 0.0
+        part = spec.blob
+        size = len(spec.lines) if part is None else part.stop - part.start
+        row = RowSize(size // job.rows, spec.options.max_tokens if self.kind == "generate" else 0)
+        costs = chain_costs(self._shop.members(), spec.root)
+        return self._shop.speed.seconds((spec.root, self.kind), costs, [row] * job.rows)
+
+    def measured(self, job: Job, predicted: float, took: float) -> None:
+        """Record that a piece has taken `took` seconds, for which `predicted` were predicted."""
+        with suppress(BadSpec):  # a stranger's invalid job is ended too
+            self._shop.speed.measured((root_of(job.spec), self.kind), predicted, took)
+
+    async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
+        """Do a piece and return its outcome. `progress` receives the number of rows done so far.
+
+        Raises ShoalError if a later try or another node might succeed.
+        """
+        try:
+            spec = read_spec(job.spec)
+        except BadSpec as error:
+            return failed(error.code, error.message)
+        if self._shop.models.is_missing(spec.root):
+            minutes = defaults.MODEL_PATIENCE / 60
+            return failed("no-route", f"no node has served this model for {minutes:g} minutes")
+        if not self._shop.models.works_for(spec.root):
+            raise NoRoute("this node does jobs for its own models")
+        data = spec.lines
+        if spec.blob is not None:
+            data = await self._shop.shelf.read(spec.blob, job.author)
+        lines = list(lines_of(data, spec.first))
+        if len(lines) != job.rows or lines[-1].number != spec.last:
+            return failed("bad-spec", f"the job says {job.rows} rows, its input has {len(lines)}")
+        return await self._all(job, spec, lines, progress)
+
+    async def _all(
+        self, job: Job, spec: JobSpec, lines: list[Line], progress: Callable[[int], None]
+    ) -> JobOutcome:
+        outputs = self._outputs.setdefault(job.id, {})
+        self._outputs.move_to_end(job.id)
+        if len(self._outputs) > state_defaults.JOB_PARTS:
+            self._outputs.popitem(last=False)
+        terms = RowTerms(job.id, spec, self._shop.turn, self._shop.services)
+        made = _Made()
+        failures: list[ShoalError] = []
+
+        async def one(line: Line) -> None:
+            try:
+                outputs[line.number] = output_line(line.number, await self._row(line, terms, made))
+                progress(len(outputs))
+            except ShoalError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for line in lines:
+                if line.number not in outputs:
+                    nursery.start_soon(one, line)
+        if failures:
+            raise failures[0]
+        del self._outputs[job.id]
+        return _outcome(job, [outputs[line.number] for line in lines], made)
+
+    async def _row(self, line: Line, terms: RowTerms, made: "_Made") -> Fields:
+        """Do a row, and wait for room if stages have none. Raises ShoalError if that fails."""
+        places, turn = self._shop.places, self._shop.turn
+        try:
+            row = self._kind.read(line.data)
+        except BadRow as error:
+            return made.error(error)
+        while True:
+            async with places.limiter:
+                await places.begin()
+                try:
+                    found = await self._kind.do(row, terms)
+                    places.had_room()
+                    return made.note(found)
+                except BadRow as error:
+                    return made.error(error)
+                except ShoalError as error:
+                    code = getattr(error, "code", "")
+                    alone = places.busy == 1 and not turn.is_wanted
+                    if code not in _SHORTAGES or alone:
+                        raise
+            if not turn.is_wanted:
+                places.had_no_room()
+            await trio.sleep(defaults.PAUSE)
+            await turn.come()
+
+
+class _Made:
+    """Counts of the outputs that the rows of a piece have made in this try."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.reason = ""
+        self.errors: list[BadRow] = []
+
+    def note(self, found: Fields) -> Fields:
+        """Count the output of a row, and return it."""
+        self.tokens += tokens_of(found)
+        self.reason = str(found.get("reason") or "")
+        return found
+
+    def error(self, error: BadRow) -> Fields:
+        """Count a row that is impossible, and return its output."""
+        self.errors.append(error)
+        return error_fields(error.code, error.message)
+
+
+def _outcome(job: Job, lines: list[bytes], made: _Made) -> JobOutcome:
+    """Return the outcome of a piece from its lines of output."""
+    if job.parts == job.rows == 1 and made.errors:
+        return failed(made.errors[0].code, made.errors[0].message)
+    size = sum(map(len, lines))
+    if size > defaults.RESULT_BYTES:
+        return failed("too-large", f"the output has {size} bytes")
+    reason = made.reason if job.rows == 1 else ""
+    return JobOutcome(text=b"".join(lines).decode(), tokens=made.tokens, reason=reason)
+
+
+def runners(kinds: Mapping[str, Kind[Any]], shop: Workshop) -> dict[str, RowRunner]:
+    """Return the runners of several kinds, by the kinds' names."""
+    return {name: RowRunner(kind, shop) for name, kind in kinds.items()}

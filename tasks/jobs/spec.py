@@ -1,0 +1,162 @@
+"""Specs of jobs: the model, the options and the rows of one piece.
+
+Specs come from untrusted peers, so they are bounded and checked before any work. The rows of a
+piece are lines of JSON. They are in the spec if all rows of the job fit there, else in a blob.
+Spec: docs/spec/jobs.md.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from ...state import defaults as state_defaults
+from ...state.errors import BadFact
+from ...state.views.view import read_fields
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
+from ...transport.message import Message as Declared
+from ...transport.message import Natural, Root, Row, check_text, pack
+from ..defaults import STOP_STRING_CHARACTERS, STOP_STRINGS
+from ..engine.interface import Sampled, Sampling
+from . import defaults
+from .errors import BadSpec
+
+_NAME_BYTES = 128
+_ROOT_FIRST = re.compile(
+    rb"(?:[\x80-\x8f]|\xde..|\xdf....)\xa4root\xd9\x40([0-9a-f]{64})", re.DOTALL
+)
+"""Pattern for the beginning of every spec: a msgpack map whose first field is the model's root."""
+
+
+class BlobPart(Row, frozen=True):
+    """The bytes `start` to `stop` - 1 of a blob with all rows of a job, which has `size` bytes."""
+
+    root: Root
+    size: Annotated[int, Meta(ge=1, le=defaults.INPUT_BYTES)]
+    start: Natural
+    stop: Natural
+
+    def check(self) -> None:
+        """Raise ValueError if the part is not in the blob or is too large."""
+        if not self.start < self.stop <= self.size:
+            raise ValueError("the part of a blob is not in the blob")
+        if self.stop - self.start > defaults.PIECE_BYTES:
+            raise ValueError(f"a piece has at most {defaults.PIECE_BYTES} bytes of rows")
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Options of all rows of a job. `max_tokens` bounds the tokens to generate for one row."""
+
+    raw: bool = False
+    max_tokens: int = defaults.ROW_TOKENS
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The request of a piece of a job.
+
+    `root` identifies the model; `name` is what the author calls it. The rows are in `lines` or in
+    `blob`. The first of them is line number `first` of the author's file, and they end before line
+    `last` + 1. `abstract` is the beginning of the first row's text, for people.
+    """
+
+    root: str
+    lines: bytes = b""
+    blob: BlobPart | None = None
+    first: int = 1
+    last: int = 1
+    name: str = ""
+    abstract: str = ""
+    options: RowOptions = field(default_factory=RowOptions)
+
+
+class _Spec(Declared, frozen=True):
+    """Encoding of a spec. The root must come first, because `root_of` reads only the beginning."""
+
+    root: Root
+    lines: Annotated[bytes, Meta(max_length=state_defaults.JOB_SPEC_BYTES)] = b""
+    blob: BlobPart | None = None
+    first: Annotated[int, Meta(ge=1, le=2**32)] = 1
+    last: Annotated[int, Meta(ge=1, le=2**32)] = 1
+    name: str = ""
+    abstract: Annotated[bytes, Meta(max_length=4 * defaults.ABSTRACT)] = b""
+    tokens: int = defaults.ROW_TOKENS
+    raw: bool = False
+    stop: Annotated[tuple[bytes, ...], Meta(max_length=STOP_STRINGS)] = ()
+    sampling: Sampled = Sampling()
+
+    def check(self) -> None:
+        """Raise ValueError if the values contradict each other or exceed a limit."""
+        check_text(self.name, _NAME_BYTES)
+        if self.blob is not None:
+            self.blob.check()
+        if bool(self.lines) == (self.blob is not None):
+            raise ValueError("expected either rows or a blob with rows")
+        if self.last < self.first:
+            raise ValueError("the last line comes before the first")
+        if not all(0 < len(text.decode()) <= STOP_STRING_CHARACTERS for text in self.stop):
+            raise ValueError(f"expected stop strings of 1 to {STOP_STRING_CHARACTERS} characters")
+
+
+def pack_spec(spec: JobSpec) -> bytes:
+    """Encode a spec. Raises BadSpec if it has too many bytes for a feed."""
+    options = spec.options
+    declared = _Spec(
+        root=spec.root,
+        lines=spec.lines,
+        blob=spec.blob,
+        first=spec.first,
+        last=spec.last,
+        name=spec.name,
+        abstract=spec.abstract.encode(),
+        tokens=options.max_tokens,
+        raw=options.raw,
+        stop=tuple(text.encode() for text in options.stop),
+        sampling=options.sampling,
+    )
+    packed = pack(declared)
+    if len(packed) > state_defaults.JOB_SPEC_BYTES:
+        most = state_defaults.JOB_SPEC_BYTES
+        raise BadSpec(f"the spec of a job has at most {most} bytes, this one {len(packed)}")
+    return packed
+
+
+def root_of(data: bytes) -> str:
+    """Return the root of the model from the first bytes of a spec.
+
+    Decoding a whole malicious spec can take a millisecond, and 1,024 specs are checked without a
+    pause. Raises BadSpec if the spec does not begin with a root.
+    """
+    found = _ROOT_FIRST.match(data)
+    if found is None:
+        raise BadSpec("invalid job: it does not begin with the root of a model")
+    return found[1].decode()
+
+
+def read_spec(data: bytes) -> JobSpec:
+    """Decode the spec of another node's job. Raises BadSpec if it is invalid."""
+    root_of(data)  # keys cannot repeat, so the root that is decoded below is the same
+    try:
+        said = typed(_Spec, read_fields(data))
+        return JobSpec(
+            root=said.root,
+            lines=said.lines,
+            blob=said.blob,
+            first=said.first,
+            last=said.last,
+            name=said.name,
+            abstract=said.abstract.decode()[: defaults.ABSTRACT],
+            options=RowOptions(
+                raw=said.raw,
+                max_tokens=min(max(said.tokens, 1), defaults.ROW_TOKENS),
+                sampling=Sampling(*said.sampling),
+                stop=tuple(text.decode() for text in said.stop),
+            ),
+        )
+    except (BadFact, Undecodable, UnicodeDecodeError) as error:
+        raise BadSpec(f"invalid job: {error}") from None

@@ -1,0 +1,47 @@
+"""The chains of this node's trainers, and how they find their stages."""
+
+from collections.abc import Collection, Sequence
+
+from ....state.directory import Directory
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ...engine.families import Architecture
+from ...inference.courier import Courier
+from ...inference.routing import Hop, Preference, find_route
+from ..stage.stage import TuningStage
+from .network import NetworkChain
+from .stages import StageCalls
+
+
+class TuningChains:
+    """Maker of chains for the trainers of one node."""
+
+    def __init__(
+        self, host: Host, courier: Courier, directory: Directory, stage: TuningStage
+    ) -> None:
+        """`stage` is this node's own."""
+        self._host = host
+        self._courier = courier
+        self._directory = directory
+        self._calls = StageCalls(courier, stage)
+
+    def chain(self, root: str, arch: Architecture) -> NetworkChain:
+        """Return a new chain for a model. It opens its stages at its first call."""
+        return NetworkChain(self._host, self._calls, self, root, arch)
+
+    async def find(self, root: str, layers: int, avoid: Collection[PeerId]) -> Sequence[Hop]:
+        """Return a chain that covers a model, if possible without the peers in `avoid`.
+
+        Raises NoRoute.
+        """
+        members = {
+            peer: record
+            for peer, record in self._directory.members().items()
+            if not self._courier.is_quiet(peer)
+        }
+        own, name = self._courier.peer, self._host.entropy(16)
+        prefer = Preference(own, name, frozenset(avoid))
+        found = find_route(members, root, layers, 0, prefer)
+        for hop in found:
+            await self._courier.meet(hop.peer)
+        return found

@@ -1,0 +1,136 @@
+"""The open tunings at one node's stages, and the memory that trainers use there. No I/O."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ....transport.identity import PeerId
+from ...engine.families import Architecture
+from ...engine.interface import Parts
+from ...engine.passes import tensor_sizes
+from ...errors import SessionError
+from ...usage.metering import Use
+from ..defaults import (
+    PASSES_PER_TUNING,
+    PEER_BYTES,
+    STAGE_BYTES,
+    TUNINGS_OF_OTHERS,
+    TUNINGS_PER_PEER,
+)
+from ..messages import Open
+
+Name = tuple[PeerId, bytes]
+"""(trainer, the name that it chose)."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenedTuning:
+    """A tuning that a trainer has opened. `engine_id` is its name in the engine."""
+
+    order: Open
+    trainer: PeerId
+    parts: Parts
+    arch: Architecture
+    engine_id: bytes
+    use: Use
+    heard: float
+    sizes: list[int] = field(init=False)  # values of each tensor
+    digest: bytes = b""  # of the tensors that the engine has
+    passes: int = 0  # that are read or computed
+    setting: bool = False  # whether tensors arrive
+    ended: str = ""  # why it was closed, a code
+
+    def __post_init__(self) -> None:
+        self.sizes = tensor_sizes(self.order.terms, self.arch, self.parts)
+
+    @property
+    def name(self) -> Name:
+        return self.trainer, self.order.tuning
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of the tensors."""
+        return 4 * sum(self.sizes)
+
+    @contextmanager
+    def in_pass(self) -> Iterator[None]:
+        """Count one pass until the block ends. Raises SessionError `busy` if there are too many."""
+        if self.passes >= PASSES_PER_TUNING:
+            raise SessionError("busy", f"{PASSES_PER_TUNING} passes of the tuning are in progress")
+        self.passes += 1
+        try:
+            yield
+        finally:
+            self.passes -= 1
+
+
+class OpenedTunings:
+    """The tunings of all trainers at the stages of the node `own`."""
+
+    def __init__(self, own: PeerId) -> None:
+        self._own = own
+        self._open: dict[Name, OpenedTuning] = {}
+        self._opening: Counter[PeerId] = Counter()
+        self._bytes: Counter[PeerId] = Counter()
+
+    def __iter__(self) -> Iterator[OpenedTuning]:
+        return iter(list(self._open.values()))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def opening(self, trainer: PeerId, name: bytes) -> Iterator[None]:
+        """Occupy a place for a new tuning until the block ends.
+
+        Raises SessionError `session-exists`, or `too-many` if there is no place.
+        """
+        if (trainer, name) in self._open:
+            raise SessionError("session-exists", "the tuning is open already")
+        held = Counter(each.trainer for each in self._open.values()) + self._opening
+        others = held.total() - held[self._own]
+        if trainer != self._own and (
+            held[trainer] >= TUNINGS_PER_PEER or others >= TUNINGS_OF_OTHERS
+        ):
+            raise SessionError("too-many", "this stage has reached its limit of tunings")
+        self._opening[trainer] += 1
+        try:
+            yield
+        finally:
+            self._opening[trainer] -= 1
+            self._opening += Counter()  # forgets those with none
+
+    def add(self, tuning: OpenedTuning) -> None:
+        """Register an open tuning."""
+        self._open[tuning.name] = tuning
+
+    def find(self, trainer: PeerId, name: bytes, now: float) -> OpenedTuning:
+        """Return a tuning of a trainer. Raises SessionError `unknown-session` if it is not open."""
+        found = self._open.get((trainer, name))
+        if found is None:
+            raise SessionError("unknown-session", "no such tuning is open here")
+        found.heard = now
+        return found
+
+    def remove(self, tuning: OpenedTuning, code: str) -> bool:
+        """Remove a tuning. Return whether it was open."""
+        tuning.ended = tuning.ended or code
+        return self._open.pop(tuning.name, None) is not None
+
+    @contextmanager
+    def memory(self, trainer: PeerId, size: int) -> Iterator[None]:
+        """Reserve bytes for what a trainer sends and gets until the block ends.
+
+        Raises SessionError `busy` if it or all of them together use too much.
+        """
+        used = self._bytes
+        if used.total() + size > STAGE_BYTES or used[trainer] + size > PEER_BYTES:
+            raise SessionError("busy", "too many inputs and answers of passes are in memory here")
+        used[trainer] += size
+        try:
+            yield
+        finally:
+            used[trainer] -= size
+            if not used[trainer]:
+                del used[trainer]

@@ -1,0 +1,132 @@
+"""Checkpoints of a fine-tuning: format, writing, reading. Spec: docs/spec/trainer.md.
+
+A checkpoint is a head, the tensors of the adapter, both moments of each, the best adapter if there
+is one, and the SHA-256 of all this. It replaces the old checkpoint atomically, which a full
+disk or a crash therefore leaves as it was.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+from msgspec import Meta
+
+from ....transport.decoding import decode, typed
+from ....transport.errors import Undecodable
+from ....transport.host.seam import Files
+from ....transport.message import Message, pack
+from ..interface import TensorName
+from . import defaults
+from .errors import Damaged
+from .optimiser import Array, Learned, Shapes, tensor_shapes
+from .settings import TuningSettings
+
+FORMAT: Final = "shoal-tuning/1"
+_PREFIX: Final = struct.Struct("!I")
+_DIGEST: Final = 32  # bytes
+
+
+class _Head(Message, frozen=True):
+    format: str
+    run: str  # digest of the settings and the data
+    step: Annotated[int, Meta(ge=0, le=defaults.STEPS_MOST)]
+    loss: float
+    norms: Annotated[tuple[float, ...], Meta(max_length=defaults.NORMS)]
+    best: bool
+    best_loss: float
+    best_step: Annotated[int, Meta(ge=0, le=defaults.STEPS_MOST)]
+
+
+def run_digest(settings: TuningSettings, data: str) -> str:
+    """Return the digest of all that a result depends on: the settings, and the digest of the
+    data."""
+    return hashlib.sha256(pack([FORMAT, settings.fields(), data])).hexdigest()
+
+
+def save(files: Files, path: Path, learned: Learned, run: str) -> None:
+    """Write a checkpoint, which is durable on return. Blocking. Raises OSError if the disk
+    fails."""
+    files.write_pieces(path, _pieces(learned, run))
+
+
+def _pieces(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
+    found = hashlib.sha256()
+    for piece in _unsigned(learned, run):
+        found.update(piece)
+        yield piece
+    yield found.digest()
+
+
+def _unsigned(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
+    head = pack(
+        _Head(
+            FORMAT, run, learned.step, learned.loss, tuple(learned.norms), bool(learned.best),
+            learned.best_loss, learned.best_step,
+        )
+    )  # fmt: skip
+    yield _PREFIX.pack(len(head)) + head
+    for group in (learned.tensors, learned.first, learned.second, learned.best):
+        for name in learned.tensors if group else ():
+            yield np.ascontiguousarray(group[name], "<f4").data.cast("B")
+
+
+def load(
+    files: Files, path: Path, settings: TuningSettings, shapes: Shapes, run: str
+) -> Learned | None:
+    """Read a checkpoint. Blocking. Returns None if there is none.
+
+    Raises Damaged if it is not whole, or of other settings or data.
+    """
+    try:
+        data = memoryview(files.read(path, limit=defaults.CHECKPOINT_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Damaged(path, (error.strerror or str(error)).lower()) from None
+    body = data[:-_DIGEST]
+    if len(data) < _DIGEST or hashlib.sha256(body).digest() != data[-_DIGEST:]:
+        raise Damaged(path, "it is not what was written")
+    head, rest = _head(path, body)
+    if head.run != run:
+        raise Damaged(path, "it is of other settings or other data")
+    wanted = tensor_shapes(settings, shapes)
+    groups = 4 if head.best else 3
+    if len(rest) != 4 * groups * sum(rows * columns for rows, columns in wanted.values()):
+        raise Damaged(path, "its tensors have the wrong size")
+    return _learned(head, wanted, rest)
+
+
+def _head(path: Path, body: memoryview) -> tuple[_Head, memoryview]:
+    """Return the head and what follows it."""
+    (size,) = _PREFIX.unpack_from(body) if len(body) >= _PREFIX.size else (0,)
+    end = _PREFIX.size + size
+    try:
+        if size > defaults.HEAD_BYTES:
+            raise Undecodable("its head is too long")
+        head = typed(_Head, decode(body[_PREFIX.size : end], limit=defaults.HEAD_BYTES))
+    except Undecodable as error:
+        raise Damaged(path, str(error)) from None
+    if head.format != FORMAT:
+        raise Damaged(path, f"its format is {ascii(head.format)[:40]}")
+    return head, body[end:]
+
+
+def _learned(
+    head: _Head, wanted: Mapping[TensorName, tuple[int, int]], data: memoryview
+) -> Learned:
+    groups, at = list[dict[TensorName, Array]](), 0
+    for _ in range(4 if head.best else 3):
+        group: dict[TensorName, Array] = {}
+        for name, shape in wanted.items():
+            size = 4 * shape[0] * shape[1]
+            group[name] = np.frombuffer(data[at : at + size], "<f4").reshape(shape).copy()
+            at += size
+        groups.append(group)
+    tensors, first, second, *best = groups
+    return Learned(
+        head.step, tensors, first, second, head.loss, list(head.norms), best[0] if best else {},
+        head.best_loss, head.best_step,
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The loss curve of a fine-tuning: in memory, as JSONL, and as events for TensorBoard.
+
+Each run of a fine-tuning writes an event file of its own. The lines and events after the last
+checkpoint are written again when a run is resumed.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ....transport.decoding import typed
+from ....transport.errors import Undecodable
+from ....transport.host.seam import Files, Host
+from ....transport.message import Message
+from . import defaults, events
+
+
+class Point(Message, frozen=True):
+    """One step of a loss curve.
+
+    `step` counts from 1. Losses are means in nats per counted token. `held_out` is None if it was
+    not measured after this step. `norm` is that of the mean gradient before it was clipped, `wall`
+    the time in seconds since 1970.
+    """
+
+    step: int
+    loss: float
+    held_out: float | None = None
+    rate: float = 0.0
+    norm: float = 0.0
+    tokens: int = 0
+    wall: float = 0.0
+
+
+class Curve:
+    """Loss curve in a folder. Lines and events are written at `flush`."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.points = list[Point]()
+        self._host = host
+        self._folder = folder
+        self._events: Path | None = None
+        self._lines = bytearray()
+        self._records = bytearray()
+
+    async def open(self, step: int) -> None:
+        """Begin a run after `step` steps. Points after that are forgotten. Raises OSError if the
+        disk fails."""
+        self.points = await self._host.offload(read, self._host.files, self._folder)
+        self.points = [point for point in self.points if point.step <= step]
+        await self._host.offload(self._open, step)
+
+    def _open(self, step: int) -> None:
+        files, wall = self._host.files, self._host.wall()
+        files.make_folder(self._folder)
+        files.write(self._folder / "loss.jsonl", b"".join(map(_line, self.points)))
+        number = sum("tfevents" in entry.name for entry in files.list(self._folder))
+        name = f"events.out.tfevents.{int(wall)}.{min(number, defaults.STARTS):04}.shoal"
+        self._events = self._folder / name
+        files.append(self._events, events.beginning(wall, step + 1))
+
+    def add(self, point: Point) -> None:
+        """Append a point. It is written at the next `flush`."""
+        self.points.append(point)
+        self._lines += _line(point)
+        self._records += events.scalars(point.wall, point.step, _values(point))
+
+    async def flush(self) -> None:
+        """Write the new points. If the disk is full, they are only in memory until it has space."""
+        if self._events is None or not self._lines:
+            return
+        lines, records = bytes(self._lines), bytes(self._records)
+        with suppress(OSError):
+            await self._host.offload(self._append, self._events, lines, records)
+            del self._lines[: len(lines)], self._records[: len(records)]
+
+    def _append(self, path: Path, lines: bytes, records: bytes) -> None:
+        self._host.files.append(self._folder / "loss.jsonl", lines)
+        self._host.files.append(path, records)
+
+
+def _line(point: Point) -> bytes:
+    return json.dumps(point.fields()).encode() + b"\n"
+
+
+def _values(point: Point) -> dict[str, float]:
+    held = {} if point.held_out is None else {"loss/held-out": point.held_out}
+    return {"loss/train": point.loss, **held, "rate": point.rate, "norm": point.norm}
+
+
+def read(files: Files, folder: Path) -> list[Point]:
+    """Return the points of a curve's file. Blocking. A torn line, and what follows it, is left
+    out."""
+    found = list[Point]()
+    try:
+        data = files.read(folder / "loss.jsonl", limit=defaults.CURVE_BYTES)
+    except OSError:
+        return found
+    for line in data.splitlines():
+        try:
+            found.append(typed(Point, json.loads(line)))
+        except (ValueError, Undecodable):
+            break
+    return found
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """Return at most `most` points of a curve, and besides all that have a held-out loss.
+
+    The training loss of each is the mean over the points that it stands for.
+    """
+    each = max(1, -(-len(points) // most))
+    if each == 1:
+        return list(points)
+    found = list[Point]()
+    for at in range(0, len(points), each):
+        group = points[at : at + each]
+        held = [point.held_out for point in group if point.held_out is not None]
+        last, loss = group[-1], sum(point.loss for point in group) / len(group)
+        found.append(Point(last.step, loss, held[-1] if held else None, last.rate, last.norm,
+                           last.tokens, last.wall))  # fmt: skip
+    return found

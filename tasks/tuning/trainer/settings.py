@@ -1,0 +1,158 @@
+"""Settings of one fine-tuning: what a user asked for, and what follows from model and data."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from ....transport.message import Message, Root
+from ...engine.adapters import MODULES, AdapterTerms, Module, module_shapes
+from ...engine.defaults import MAX_RANK
+from ...engine.families import Architecture
+from . import defaults
+from .errors import TuningError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Wishes of a user. None means that a default applies, which may depend on the model and
+    the data."""
+
+    rank: int | None = None
+    alpha: float | None = None
+    modules: tuple[str, ...] | None = None
+    rate: float | None = None  # peak of the learning rate
+    warmup: int | None = None  # steps
+    decay: float | None = None  # of the weights, per step and unit of the rate
+    batch: int | None = None  # rows of one step
+    length: int | None = None  # tokens of a row
+    epochs: float | None = None
+    steps: int | None = None
+    seed: int | None = None
+    held_out: float | None = None  # share of the rows
+
+
+class TuningSettings(Message, frozen=True):
+    """Settings on which the result depends. With the data, they decide every bit of it."""
+
+    root: Root  # of the model
+    rank: Annotated[int, Meta(ge=1, le=MAX_RANK)]
+    alpha: Annotated[float, Meta(gt=0, lt=1e6)]
+    modules: Annotated[tuple[Module, ...], Meta(min_length=1, max_length=len(MODULES))]
+    layers: Annotated[int, Meta(ge=1)]  # of the model; all of them are tuned
+    rate: Annotated[float, Meta(gt=0, le=1)]
+    warmup: Annotated[int, Meta(ge=0)]
+    decay: Annotated[float, Meta(ge=0, le=1)]
+    batch: Annotated[int, Meta(ge=1, le=defaults.BATCH_MOST)]
+    length: Annotated[int, Meta(ge=defaults.LENGTHS[0], le=defaults.LENGTHS[1])]
+    steps: Annotated[int, Meta(ge=1, le=defaults.STEPS_MOST)]
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    held_out: Annotated[int, Meta(ge=0)]  # rows
+    look: Annotated[int, Meta(ge=1)]  # steps between two measurements of the held-out loss
+
+    @property
+    def terms(self) -> AdapterTerms:
+        """Terms of the adapter."""
+        layers = tuple(range(self.layers))
+        return AdapterTerms(self.root, self.rank, self.alpha, False, "F32", self.modules, layers)
+
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0: a linear rise, then half a cosine."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / (self.warmup + 1)
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        low = defaults.RATE_END
+        return self.rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+def check_wishes(wishes: Wishes, arch: Architecture, context: int) -> None:
+    """Raise TuningError if a model cannot be tuned like this. Needs no data."""
+    shapes = module_shapes(arch)
+    if not shapes:
+        raise TuningError(
+            "unsupported-model",
+            f"models of the family {arch.family} have no modules that an adapter could change",
+            hint="`docs/families.md` lists what each family supports",
+        )
+    for name in wishes.modules or ():
+        if name not in shapes:
+            raise TuningError(
+                "bad-modules",
+                f"the model has no module {ascii(name)[:40]}",
+                hint=f"it has {', '.join(shapes)}",
+            )
+    if wishes.length is not None and wishes.length > context:
+        raise TuningError(
+            "bad-length",
+            f"rows of {wishes.length} tokens are longer than the model's context of {context}",
+            hint=f"at most `--length {context}`",
+        )
+
+
+def row_length(wishes: Wishes, context: int) -> int:
+    """Return the tokens of the longest row."""
+    return wishes.length or min(defaults.LENGTH, context, defaults.LENGTHS[1])
+
+
+def settle(
+    wishes: Wishes, root: str, arch: Architecture, length: int, rows: int, seed: int
+) -> TuningSettings:
+    """Return the settings for a data set of `rows` rows. `seed` applies if none is wished."""
+    rank = wishes.rank or defaults.RANK
+    batch = wishes.batch or defaults.BATCH
+    held = held_out_rows(wishes.held_out, rows)
+    steps = _steps(wishes, -(-(rows - held) // batch))
+    warmup = wishes.warmup
+    return TuningSettings(
+        root=root,
+        rank=rank,
+        alpha=float(2 * rank) if wishes.alpha is None else wishes.alpha,
+        modules=_modules(wishes, arch),
+        layers=arch.layers,
+        rate=default_rate(arch.hidden) if wishes.rate is None else wishes.rate,
+        warmup=int(steps * defaults.WARMUP) if warmup is None else warmup,
+        decay=defaults.DECAY if wishes.decay is None else wishes.decay,
+        batch=batch,
+        length=length,
+        steps=steps,
+        seed=seed if wishes.seed is None else wishes.seed,
+        held_out=held,
+        look=_look(steps, batch, held),
+    )
+
+
+def default_rate(hidden: int) -> float:
+    """Return the default peak of the learning rate, rounded to two digits."""
+    return float(f"{min(defaults.RATE_MOST, defaults.RATE / hidden):.1e}")
+
+
+def held_out_rows(share: float | None, rows: int) -> int:
+    """Return how many rows are held out. At least one row is left to learn from."""
+    if rows < 2 or (share is None and rows < defaults.HELD_OUT_LEAST):
+        return 0
+    wished = defaults.HELD_OUT if share is None else share
+    least = 1 if wished else 0
+    return min(max(round(wished * rows), least), defaults.HELD_OUT_ROWS, rows - 1)
+
+
+def _steps(wishes: Wishes, each: int) -> int:
+    """Return the number of steps. `each` is that of one pass over the data."""
+    if wishes.steps is not None:
+        return wishes.steps
+    if wishes.epochs is not None:
+        return min(max(1, round(wishes.epochs * each)), defaults.STEPS_MOST)
+    wished = max(defaults.EPOCHS * each, defaults.STEPS_LEAST)
+    return min(max(1, round(min(wished, defaults.EPOCHS_MOST * each))), defaults.STEPS_MOST)
+
+
+def _look(steps: int, batch: int, held_out: int) -> int:
+    """Return the steps between two looks at the held-out rows, which take LOOK_SHARE of the time at
+    most: a step computes each of its rows some four times, a look once."""
+    return max(1, steps // defaults.LOOKS, round(held_out / (4 * batch * defaults.LOOK_SHARE)))
+
+
+def _modules(wishes: Wishes, arch: Architecture) -> tuple[Module, ...]:
+    every = module_shapes(arch)
+    wished = every if wishes.modules is None else wishes.modules
+    return tuple(module for module in every if module in wished)

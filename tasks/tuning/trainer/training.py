@@ -1,0 +1,265 @@
+"""One run of a fine-tuning: steps over a chain, from the last checkpoint to the end.
+
+A run that was killed at any step and resumed ends with the same adapter, bit for bit, as one that
+was not, if the chain computes the same bits. The order of the rows is a function of the step, and a
+checkpoint has all other state.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+import trio
+
+from ....transport.errors import ShoalError
+from ....transport.host.seam import Host
+from ..interface import AdapterTensors, Batch, Gradients, TensorName, TuningChain
+from . import checkpoint, defaults, optimiser
+from .curve import Curve, Point
+from .errors import BadGradients, Diverged
+from .optimiser import Array, Learned, Shapes
+from .order import Order
+from .rows import Rows, counted
+from .settings import TuningSettings
+
+T = TypeVar("T")
+_LOOK_ROWS: Final = 16  # held-out rows that are computed at once
+
+
+@dataclass(slots=True)
+class Progress:
+    """Progress of a run. `trouble` is why it waits, or "". `speed` is in tokens per
+    second, or 0 if it is unknown."""
+
+    step: int = 0
+    loss: float | None = None
+    held_out: float | None = None
+    best: float | None = None
+    best_step: int = 0
+    speed: float = 0.0
+    left_s: float | None = None
+    trouble: str = ""
+    saved: int = 0  # step of the last checkpoint
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    def tell(self) -> None:
+        """Wake those that wait for `changed`."""
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Task of a run. `folder` has its checkpoint; `data` is the digest of the rows."""
+
+    settings: TuningSettings
+    shapes: Shapes
+    folder: Path
+    data: str
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that the result depends on."""
+        return checkpoint.run_digest(self.settings, self.data)
+
+
+class Training:
+    """One run of a fine-tuning.
+
+    `pause` is the number of seconds between two checkpoints.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        task: Task,
+        chain: TuningChain,
+        curve: Curve,
+        progress: Progress,
+        pause: float = defaults.CHECKPOINT_PAUSE,
+    ) -> None:
+        self._host = host
+        self._task = task
+        self._settings = task.settings
+        self._chain = chain
+        self._curve = curve
+        self._progress = progress
+        self._pause = pause
+        self._path = task.folder / "checkpoint"
+        self._learned: Learned | None = None
+        self._saved_at = self._noted_at = host.now()
+        self._speeds: deque[tuple[float, int]] = deque(maxlen=defaults.SPEED_STEPS)
+
+    async def run(self) -> dict[TensorName, Array]:
+        """Run to the end, and return the adapter: the one with the lowest held-out loss, if there
+        are held-out rows, else the last one.
+
+        Raises TuningError if a file is damaged, or gradients are refused again and again. When it
+        is cancelled, a checkpoint is written first.
+        """
+        rows, learned = await self._host.offload(self._opened)
+        self._learned = learned
+        settings = self._settings
+        order = Order(rows.lengths, settings.batch, settings.seed, settings.held_out)
+        await self._patiently(lambda: self._curve.open(learned.step))
+        self._progress.saved = learned.step
+        for point in self._curve.points[-settings.look :]:
+            self._progress.loss, held = point.loss, point.held_out
+            self._progress.held_out = self._progress.held_out if held is None else held
+        self._show(learned)
+        try:
+            await self._note(learned, rows, order)
+            while learned.step < settings.steps:
+                await self._step(learned, rows, order)
+                await self._note(learned, rows, order)
+                if self._host.now() - self._saved_at >= self._pause:
+                    await self._save(learned)
+            while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
+                await trio.sleep(defaults.RETRY[1])
+        except BaseException as error:
+            if _is_cancelled(error):
+                with trio.CancelScope(shield=True):
+                    await self._save(learned)
+            raise
+        return learned.best or learned.tensors
+
+    def _opened(self) -> tuple[Rows, Learned]:
+        """Open the rows, and return the state of the last checkpoint or the first one. Blocking."""
+        task, files = self._task, self._host.files
+        rows = Rows(files, task.folder / "rows", task.data)
+        found = checkpoint.load(files, self._path, task.settings, task.shapes, task.digest)
+        return rows, found or optimiser.begin(task.settings, task.shapes)
+
+    async def _step(self, learned: Learned, rows: Rows, order: Order) -> None:
+        """Compute one step, and apply it."""
+        batch = await self._host.offload(rows.batch, order.rows(learned.step))
+        found, norm = await self._gradients(learned, batch)
+        await self._host.offload(optimiser.apply, learned, found, norm, self._settings)
+
+    async def _note(self, learned: Learned, rows: Rows, order: Order) -> None:
+        """Add the last step to the curve, unless an earlier run has, with the held-out loss if it
+        is due.
+
+        A checkpoint may be written before this. The next run then does it, with the same result.
+        """
+        step, points = learned.step, self._curve.points
+        if not step or (points and points[-1].step == step):
+            return
+        held = await self._look(learned, rows, order)
+        tokens = int((rows.lengths[order.rows(step - 1)].astype(np.int64) - 1).sum())
+        rate, now = self._settings.rate_at(step - 1), self._host.now()
+        self._curve.add(
+            Point(step, learned.loss, held, rate, learned.norms[-1], tokens, self._host.wall())
+        )
+        self._speeds.append((now - self._noted_at, tokens))
+        self._noted_at = now
+        self._progress.loss = learned.loss
+        if held is not None:
+            self._progress.held_out = held
+        self._show(learned)
+        await self._curve.flush()
+
+    async def _gradients(self, learned: Learned, batch: Batch) -> tuple[Gradients, float]:
+        """Return the gradients of a batch that were accepted, and the norm of their mean.
+
+        Raises Diverged if those of BAD_GRADIENTS attempts were refused.
+        """
+        adapter = AdapterTensors(self._settings.terms, learned.tensors)
+        number, why = counted(batch), ""
+        for attempt in range(defaults.BAD_GRADIENTS):
+            if attempt:
+                await trio.sleep(defaults.RETRY[0])
+            found = await self._patiently(lambda: self._chain.gradients(batch, adapter))
+            try:
+                return found, await self._host.offload(optimiser.check, found, learned, number)
+            except BadGradients as error:
+                why = error.message
+                self._say(why)
+        raise Diverged(learned.step + 1, why)
+
+    async def _look(self, learned: Learned, rows: Rows, order: Order) -> float | None:
+        """Measure the held-out loss if it is due, and remember the adapter if it is the best."""
+        settings, step = self._settings, learned.step
+        if not len(order.held_out) or (step % settings.look and step != settings.steps):
+            return None
+        adapter = AdapterTensors(settings.terms, learned.tensors)
+        total, number = 0.0, 0
+        for at in range(0, len(order.held_out), _LOOK_ROWS):
+            batch = await self._host.offload(rows.batch, order.held_out[at : at + _LOOK_ROWS])
+            loss, count = await self._losses(batch, adapter)
+            total, number = total + loss, number + count
+        held = total / number
+        if held < learned.best_loss:
+            learned.best = {name: each.copy() for name, each in learned.tensors.items()}
+            learned.best_loss, learned.best_step = held, step
+        return held
+
+    async def _losses(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
+        """Return the loss of a batch. Repeats it while a chain returns a wrong one."""
+        for attempt in range(defaults.BAD_GRADIENTS):
+            if attempt:
+                await trio.sleep(defaults.RETRY[0])
+            loss, count = await self._patiently(lambda: self._chain.loss(batch, adapter))
+            if np.isfinite(loss) and loss >= 0 and count == counted(batch):
+                return loss, count
+            self._say(f"the held-out loss is {loss} of {count} positions")
+        assert self._learned is not None
+        raise Diverged(self._learned.step, self._progress.trouble)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work, again and again until no stage is missing and the disk has space."""
+        pause, longest = defaults.RETRY
+        while True:
+            try:
+                found = await work()
+            except ShoalError as error:
+                self._say(error.message)
+            except OSError as error:
+                self._say(f"the disk fails: {(error.strerror or str(error)).lower()}")
+            else:
+                self._say("")
+                return found
+            await trio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _save(self, learned: Learned) -> bool:
+        """Write a checkpoint. Return False if the disk refuses; the old one is still there then."""
+        self._saved_at = self._host.now()
+        try:
+            await self._host.offload(
+                checkpoint.save, self._host.files, self._path, learned, self._task.digest
+            )
+        except OSError as error:
+            self._say(f"no checkpoint since step {self._progress.saved}: "
+                      f"{(error.strerror or str(error)).lower()}")  # fmt: skip
+            return False
+        self._progress.saved = learned.step
+        return True
+
+    def _show(self, learned: Learned) -> None:
+        """Update the figures of the progress."""
+        progress = self._progress
+        progress.step = learned.step
+        if learned.best:
+            progress.best, progress.best_step = learned.best_loss, learned.best_step
+        if seconds := sum(each for each, _ in self._speeds):
+            progress.speed = sum(tokens for _, tokens in self._speeds) / seconds
+            left = self._settings.steps - learned.step
+            progress.left_s = seconds / len(self._speeds) * left
+        progress.tell()
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._progress.trouble:
+            self._progress.trouble = trouble
+            self._progress.tell()
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Return whether an exception only says that this task was cancelled. A chain with a nursery
+    puts it into a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)

@@ -1,0 +1,439 @@
+"""All fine-tunings of one node: accepting, running, stopping and resuming them.
+
+Each has a folder with its plan, rows, checkpoint and curve. A node that starts continues those that
+were running when it ended.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from ....dht.content.library import check_new_name, slug
+from ....transport import naming
+from ....transport.errors import ShoalError
+from ....transport.guard import Guard
+from ....transport.host.seam import Host
+from ...engine.adapters import module_shapes
+from ...engine.families import Architecture
+from ...errors import TaskError
+from ..interface import TensorName, TuningChain
+from . import defaults
+from .curve import Curve, Point, read
+from .encoding import Encoder, Note, write_rows
+from .errors import Damaged, TuningError
+from .folder import write_peft
+from .optimiser import Array
+from .plan import Counts, Plan, PlanFile
+from .rows import RowsWriter
+from .settings import Wishes, check_wishes, row_length, settle
+from .training import Progress, Task, Training
+
+_ID_BYTES: Final = 6
+_LEAST: Final = 4  # digits of an id that identify a fine-tuning
+
+
+class Chains(Protocol):
+    """Source of chains that compute the layers of a model."""
+
+    def chain(self, root: str, arch: Architecture) -> TuningChain: ...
+
+
+Publish = Callable[[Path, str, str], Awaitable[str]]
+"""(`peft` folder, name, root of the model): adds an adapter to the library, returns its root."""
+ArchOf = Callable[[str], Awaitable[Architecture]]
+"""Returns the architecture of the model with a root."""
+Named = Callable[[], Awaitable[set[str]]]
+"""Returns the names that adapters have on this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What fine-tunings use of their node."""
+
+    chains: Chains
+    arch_of: ArchOf
+    publish: Publish
+    named: Named
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A fine-tuning that a user wants. `name` and `out` are None if the user gave none."""
+
+    model: str
+    source: Path
+    wishes: Wishes
+    name: str | None = None
+    out: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A model that is to be tuned, and its text process. `context` is in tokens."""
+
+    root: str
+    arch: Architecture
+    context: int
+    encoder: Encoder
+
+
+@dataclass(eq=False)
+class Tuning:
+    """One fine-tuning of this node. `queued` says whether it waits for others to end."""
+
+    id: str
+    file: PlanFile
+    plan: Plan
+    progress: Progress = field(default_factory=Progress)
+    curve: Curve | None = None
+    scope: trio.CancelScope | None = None  # of the current run
+    ended: trio.Event = field(default_factory=trio.Event)
+    queued: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Folder of its files."""
+        return self.file.folder
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is computing, or will without a command."""
+        return self.plan.state == "running"
+
+
+class Tunings:
+    """The fine-tunings of one node, in the folders of `folder`. `run` must be running."""
+
+    def __init__(
+        self, host: Host, folder: Path, around: Surroundings, guard: Guard | None = None
+    ) -> None:
+        self._host = host
+        self._folder = folder
+        self._around = around
+        self._guard = guard or Guard()
+        self._all: dict[str, Tuning] = {}
+        self._gate = trio.CapacityLimiter(defaults.RUNNING_AT_ONCE)
+        self._nursery: trio.Nursery | None = None
+        self._stopping = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Continue the fine-tunings of earlier runs, and run new ones, until cancelled."""
+        for tuning in await self._host.offload(self._stored):
+            self._all[tuning.id] = tuning
+        async with trio.open_nursery() as self._nursery:
+            for tuning in self._all.values():
+                if tuning.is_active:
+                    self._start(tuning)
+            task_status.started()
+            await trio.sleep_forever()
+
+    def _stored(self) -> list[Tuning]:
+        """Return the fine-tunings on the disk, the oldest first. Remove the data of those that were
+        never accepted. Blocking."""
+        found = list[Tuning]()
+        for entry in self._host.files.list(self._folder)[: 4 * defaults.TUNINGS]:
+            file = PlanFile(self._host.files, self._folder / entry.name)
+            with suppress(Damaged, OSError):
+                if (plan := file.read()) is not None:
+                    found.append(Tuning(entry.name, file, plan, _progress_of(plan)))
+                elif entry.is_folder:
+                    self._remove(file.folder)
+        return sorted(found, key=lambda tuning: tuning.plan.made)
+
+    # Commands.
+
+    def all(self) -> list[Tuning]:
+        """Return all fine-tunings, the oldest first."""
+        return list(self._all.values())
+
+    def find(self, text: str) -> Tuning:
+        """Return the fine-tuning with an id, the beginning of one, or the name of its adapter.
+
+        Raises TuningError `unknown-tuning` if none or several match.
+        """
+        wanted = text.strip()
+        named = [each for each in self._all.values() if each.plan.name == wanted]
+        begun = [each for each in self._all.values() if each.id.startswith(wanted.lower())]
+        found = named[-1:] or (begun if len(wanted) >= _LEAST else [])
+        if len(found) != 1:
+            matches = f"matches {len(found)} fine-tunings" if found else "is not a fine-tuning here"
+            raise TuningError(
+                "unknown-tuning",
+                f"{ascii(text)[:80]} {matches}",
+                hint="`shoal finetune list` shows them",
+            )
+        return found[0]
+
+    async def begin(self, ask: Request, model: Tunable, note: Note) -> Tuning:
+        """Encode the data of a fine-tuning, store it, and start it.
+
+        On return it is durable. Before, it is not accepted: if this is cancelled, nothing is left.
+        Raises TuningError and ModelError for what cannot be used.
+        """
+        name, out = await self._checked(ask, model)
+        number = self._host.entropy(_ID_BYTES).hex()
+        file = PlanFile(self._host.files, self._folder / number)
+        writer = RowsWriter(self._host, file.folder / "rows", row_length(ask.wishes, model.context))
+        try:
+            await self._host.offload(self._host.files.make_folder, file.folder)
+            report = await write_rows(self._host, ask.source, model.encoder, writer, note)
+            seed = int.from_bytes(self._host.entropy(4))
+            settings = settle(ask.wishes, model.root, model.arch, writer.length, writer.rows, seed)
+            data = await writer.finish()
+            plan = Plan(ask.model, str(ask.source), name, out, settings, data, Counts.of(report),
+                        self._host.wall(), "running")  # fmt: skip
+            await self._host.offload(file.write, plan)
+        except BaseException as error:
+            with trio.CancelScope(shield=True):
+                await self._host.offload(self._remove, file.folder)
+            if isinstance(error, OSError):
+                raise _disk(file.folder, error) from None
+            raise
+        tuning = self._all[number] = Tuning(number, file, plan, _progress_of(plan))
+        self._start(tuning)
+        return tuning
+
+    async def _checked(self, ask: Request, model: Tunable) -> tuple[str, str]:
+        """Return the name of the adapter, and the path of the folder that the user wants or "".
+
+        Raises TuningError if the request cannot be met.
+        """
+        if len(self._all) >= defaults.TUNINGS:
+            raise TuningError(
+                "too-many-tunings",
+                f"this node has {len(self._all)} fine-tunings",
+                hint="remove some: `shoal finetune list`, then `shoal finetune rm ID`",
+            )
+        check_wishes(ask.wishes, model.arch, model.context)
+        if ask.out is not None and await self._host.offload(self._is_used, ask.out):
+            raise TuningError(
+                "folder-used",
+                f"the folder `{ask.out}` is not empty",
+                hint="name a new one with `--out DIR`",
+            )
+        taken = await self._around.named() | {each.plan.name for each in self.all()}
+        name = self._free_name(ask, taken) if ask.name is None else naming.normal(ask.name)
+        check_new_name(name)
+        if name in taken:
+            raise TuningError(
+                "name-taken",
+                f"an adapter or a fine-tuning of this node is called `{name}`",
+                hint="choose another with `--name NAME`",
+            )
+        return name, str(ask.out or "")
+
+    def _is_used(self, path: Path) -> bool:
+        files = self._host.files
+        try:
+            return bool(files.list(path))
+        except OSError:
+            return True
+
+    @staticmethod
+    def _free_name(ask: Request, taken: set[str]) -> str:
+        """Return a name from those of the model and the file that no other adapter has."""
+        model = slug(Path(ask.model.partition("@")[0]))
+        base = slug(Path(f"{model}-{ask.source.stem}"))[: naming.MOST - 4]
+        numbered = (f"{base}-{number}" for number in range(2, len(taken) + 3))
+        return base if base not in taken else next(each for each in numbered if each not in taken)
+
+    async def stop(self, tuning: Tuning) -> None:
+        """Stop a fine-tuning after a checkpoint. `resume` continues it.
+
+        Raises TuningError `not-running` if it does not run.
+        """
+        if not tuning.is_active:
+            raise TuningError(
+                "not-running",
+                f"the fine-tuning {tuning.id} is {tuning.plan.state}",
+                hint=f"`shoal finetune show {tuning.id}` shows it",
+            )
+        await self._settle(tuning, state="stopped")
+        await self._end(tuning)
+
+    async def resume(self, tuning: Tuning) -> None:
+        """Continue a fine-tuning that was stopped or has failed.
+
+        Raises TuningError `not-stopped` if it runs or is done.
+        """
+        if tuning.plan.state not in ("stopped", "failed"):
+            raise TuningError(
+                "not-stopped",
+                f"the fine-tuning {tuning.id} is {tuning.plan.state}",
+                hint=f"`shoal finetune show {tuning.id}` shows it",
+            )
+        await self._settle(tuning, state="running", error="", message="", hint="")
+        self._start(tuning)
+
+    async def remove(self, tuning: Tuning) -> None:
+        """End a fine-tuning, and delete its files. A published adapter stays."""
+        if tuning.is_active:
+            await self._settle(tuning, state="stopped")
+        await self._end(tuning)
+        self._all.pop(tuning.id, None)
+        try:
+            await self._host.offload(self._remove, tuning.folder)
+        except OSError as error:
+            raise _disk(tuning.folder, error) from None
+
+    async def points(self, tuning: Tuning) -> list[Point]:
+        """Return the loss curve of a fine-tuning."""
+        if tuning.curve is not None:
+            return list(tuning.curve.points)
+        return await self._host.offload(read, self._host.files, tuning.folder / "curve")
+
+    async def leave(self) -> None:
+        """Stop all runs after a checkpoint, because the node ends. They continue when it starts
+        again."""
+        self._stopping = True
+        for tuning in self.all():
+            await self._end(tuning)
+
+    # Runs.
+
+    async def _end(self, tuning: Tuning) -> None:
+        """End the current run, and wait until its checkpoint is written."""
+        if tuning.scope is not None:
+            tuning.scope.cancel()
+            await tuning.ended.wait()
+        tuning.progress.tell()
+
+    def _start(self, tuning: Tuning) -> None:
+        if self._nursery is None:
+            raise RuntimeError("Tunings.run is not running")
+        tuning.ended, tuning.scope = trio.Event(), trio.CancelScope()
+        self._nursery.start_soon(self._run, tuning, tuning.scope)
+
+    async def _run(self, tuning: Tuning, scope: trio.CancelScope) -> None:
+        began = math.nan
+        try:
+            with scope:
+                tuning.queued = True
+                async with self._gate:
+                    tuning.queued, began = False, self._host.now()
+                    await self._attempt(tuning)
+        finally:
+            tuning.queued, tuning.scope = False, None
+            with trio.CancelScope(shield=True):
+                if not math.isnan(began):
+                    await self._settle(tuning, **_reached(tuning, self._host.now() - began))
+            tuning.ended.set()
+            tuning.progress.tell()
+
+    async def _attempt(self, tuning: Tuning) -> None:
+        """Run a fine-tuning to its end, and publish the result. Failures become its state."""
+        try:
+            with self._guard.around(f"the fine-tuning {tuning.id}", instead=_mishap):
+                tensors = await self._trained(tuning)
+                root = await self._published(tuning, tensors)
+        except ShoalError as error:
+            code = str(getattr(error, "code", None) or "failed")
+            await self._settle(
+                tuning, state="failed", error=code, message=error.message[:1000],
+                hint=(error.hint or "")[:1000],
+            )  # fmt: skip
+        else:
+            await self._settle(tuning, state="done", adapter=root)
+
+    async def _trained(self, tuning: Tuning) -> dict[TensorName, Array]:
+        settings = tuning.plan.settings
+        arch = await self._arch(tuning)
+        curve = tuning.curve = Curve(self._host, tuning.folder / "curve")
+        task = Task(settings, module_shapes(arch), tuning.folder, tuning.plan.data)
+        chain = self._around.chains.chain(settings.root, arch)
+        try:
+            return await Training(self._host, task, chain, curve, tuning.progress).run()
+        finally:
+            with trio.move_on_after(defaults.RETRY[0]) as leaving:
+                leaving.shield = True
+                await chain.aclose()
+
+    async def _arch(self, tuning: Tuning) -> Architecture:
+        """Return the architecture of the model, which may have to be fetched first."""
+        pause, longest = defaults.RETRY
+        while True:
+            try:
+                return await self._around.arch_of(tuning.plan.settings.root)
+            except ShoalError as error:
+                tuning.progress.trouble = error.message
+                tuning.progress.tell()
+            await trio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _published(self, tuning: Tuning, tensors: dict[TensorName, Array]) -> str:
+        """Write the adapter's folder, and add it to the library. Retries while the disk is full."""
+        plan, own = tuning.plan, tuning.folder / "adapter"
+        pause, longest = defaults.RETRY
+        while True:
+            try:
+                for folder in [own, *([Path(plan.out)] if plan.out else [])]:
+                    await self._host.offload(
+                        write_peft, self._host.files, folder, plan.settings.terms, tensors,
+                        plan.model,
+                    )  # fmt: skip
+                return await self._around.publish(own, plan.name, plan.settings.root)
+            except OSError as error:
+                where = error.filename or own
+                trouble = f"cannot write `{where}`: {(error.strerror or str(error)).lower()}"
+            except ShoalError as error:
+                if getattr(error, "code", "") not in ("disk-full", "quota-full", "unwritable"):
+                    raise
+                trouble = error.message
+            tuning.progress.trouble = trouble
+            tuning.progress.tell()
+            await trio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _settle(self, tuning: Tuning, **changes: object) -> None:
+        """Change the plan, in memory and on the disk. If the disk is full, the next change writes
+        it."""
+        tuning.plan = tuning.plan.put(**changes)
+        with suppress(OSError):
+            await self._host.offload(tuning.file.write, tuning.plan)
+        tuning.progress.tell()
+
+    def _remove(self, folder: Path) -> None:
+        """Delete the files of a fine-tuning, the plan first. Blocking."""
+        files = self._host.files
+        files.remove(folder / "plan.json")
+        for inner in (folder / "curve", folder / "adapter", folder):
+            for entry in files.list(inner):
+                if not entry.is_folder:
+                    files.remove(inner / entry.name)
+
+
+def _progress_of(plan: Plan) -> Progress:
+    """Return the progress that the last run has left."""
+    return Progress(
+        plan.reached, plan.loss, plan.held_out, plan.best, plan.best_step, saved=plan.reached
+    )
+
+
+def _reached(tuning: Tuning, seconds: float) -> dict[str, object]:
+    """Return the fields of a plan after a run of this many seconds."""
+    progress = tuning.progress
+    return {
+        "seconds": round(tuning.plan.seconds + seconds, 3),
+        "reached": progress.saved,
+        "loss": progress.loss,
+        "held_out": progress.held_out,
+        "best": progress.best,
+        "best_step": progress.best_step,
+    }
+
+
+def _mishap() -> ShoalError:
+    return TaskError("mishap", "the daemon ran into a bug", hint="`shoal status` shows it")
+
+
+def _disk(folder: Path, error: OSError) -> TuningError:
+    return TuningError(
+        "disk",
+        f"cannot write in `{folder}`: {(error.strerror or str(error)).lower()}",
+        hint="free some space on that disk, then try again",
+    )

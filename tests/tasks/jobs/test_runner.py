@@ -1,0 +1,320 @@
+"""Tests of the work on a piece: its rows, refusals by stages, and impossible rows."""
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+
+from shoal.state import defaults as state_defaults
+from shoal.state.feeds.entry import FeedName
+from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
+from shoal.tasks.engine.interface import Sampling
+from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
+from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest, Summary
+from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.claimant import Claimant, WorkerRing
+from shoal.tasks.jobs.crew import IdleTime
+from shoal.tasks.jobs.errors import BadOutcome
+from shoal.tasks.jobs.kinds.rows import check_output
+from shoal.tasks.jobs.kinds.table import KINDS
+from shoal.tasks.jobs.models import JobModels
+from shoal.tasks.jobs.results import JobOutcome
+from shoal.tasks.jobs.runner import RowRunner, Workshop
+from shoal.tasks.jobs.spec import BlobPart, JobSpec, RowOptions, pack_spec
+from shoal.tasks.jobs.submitting import row_of
+from shoal.transport.identity import Identity
+from tests.tasks.jobs.fake_state import FakeShelf
+from tests.tasks.jobs.test_models import AUTHOR, PEERS, ROOT, SERVER, record
+
+pytestmark = pytest.mark.trio
+FULL = SessionError("no-memory", "no room")
+
+
+class Gateway:
+    """Gateway that answers after a second, and has room for some requests at once."""
+
+    def __init__(self) -> None:
+        self.requests: list[GenerateRequest] = []
+        self.errors: dict[str, Exception] = {}  # by prompt, raised each time
+        self.room = 1000
+        self.lost_after = 1000  # requests
+        self.open = self.most = 0
+
+    async def generate(
+        self, request: GenerateRequest, emit: Callable[[GatewayEvent], Awaitable[None]]
+    ) -> Summary:
+        self.requests.append(request)
+        await self._compute(request.prompt or "")
+        said = (request.prompt or "").upper()
+        return Summary("stop", 3, 2, 0.1, 10.0, 0.0, said, (1, 2))
+
+    async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]:
+        self.requests.append(request)
+        await self._compute(request.prompt or "")
+        return (0.5, 0.1, float(len(request.prompt or ""))), 3
+
+    async def _compute(self, prompt: str) -> None:
+        await trio.lowlevel.checkpoint()
+        if len(self.requests) > self.lost_after:
+            raise SessionError("stage-lost", "gone")
+        if self.open >= self.room:
+            raise FULL
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            await trio.sleep(1)
+            if prompt in self.errors:
+                raise self.errors[prompt]
+        finally:
+            self.open -= 1
+
+
+class Node:
+    """A node that does rows of one kind."""
+
+    def __init__(self, kind: str = "generate") -> None:
+        self.gateway, self.shelf = Gateway(), FakeShelf()
+        self.interactive = 0
+        self.own = {ROOT}
+        self.members = {SERVER: record(SERVER, (0, 6))}
+        models = JobModels(
+            lambda: self.members, trio.current_time, works_for=lambda root: root in self.own
+        )
+        turn = IdleTime(lambda: self.interactive)
+        self.shop = Workshop(self.gateway, models, self.shelf, turn, lambda: self.members)
+        self.runner = RowRunner(KINDS[kind], self.shop)
+        self.steps: list[int] = []
+
+    async def run(self, asked: Job) -> JobOutcome:
+        return await self.runner.run(asked, self.steps.append)
+
+
+def job(spec: JobSpec | bytes, rows: int = 1, parts: int = 1) -> Job:
+    packed = spec if isinstance(spec, bytes) else pack_spec(spec)
+    return Job("ab" * 32, AUTHOR, "generate", packed, rows=rows, parts=parts)
+
+
+def many(count: int) -> Job:
+    lines = b"".join(row_of("generate", f"row {number}") + b"\n" for number in range(count))
+    return job(JobSpec(ROOT, lines, last=count), count)
+
+
+def rows_of(outcome: JobOutcome) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in outcome.text.splitlines()]
+
+
+async def test_a_prompt_is_answered_as_it_asks(autojump_clock: object) -> None:
+    node = Node()
+    how = RowOptions(raw=True, max_tokens=9, stop=("x",), sampling=Sampling(1.0))
+    outcome = await node.run(job(JobSpec(ROOT, row_of("generate", "hello"), options=how)))
+    (row,) = rows_of(outcome)
+    assert row == {"line": 1, "text": "HELLO", "tokens": 2, "reason": "stop"}
+    assert (outcome.tokens, outcome.reason, node.steps) == (2, "stop", [1])
+    (asked,) = node.gateway.requests
+    assert (asked.model, asked.prompt, asked.raw, asked.max_tokens) == (ROOT, "hello", True, 9)
+    assert (asked.stop, asked.sampling, asked.job) == (("x",), Sampling(1.0), "ab" * 32)
+    assert asked.turn is not None, "it gives way"
+
+
+async def test_a_row_may_have_its_own_options(autojump_clock: object) -> None:
+    node = Node()
+    said = [{"role": "system", "content": "be"}, {"role": "user", "content": "é"}]
+    row = json.dumps({"messages": said, "max_tokens": 5, "seed": 8, "label": "ignored"}).encode()
+    await node.run(job(JobSpec(ROOT, row)))
+    (asked,) = node.gateway.requests
+    assert asked.messages is not None and [m.role for m in asked.messages] == ["system", "user"]
+    assert (asked.prompt, asked.max_tokens, asked.sampling.seed) == (None, 5, 8)
+
+
+async def test_rows_are_computed_at_once_and_answered_in_order(autojump_clock: object) -> None:
+    node, began = Node(), trio.current_time()
+    outcome = await node.run(many(40))
+    assert [row["line"] for row in rows_of(outcome)] == list(range(1, 41))
+    assert rows_of(outcome)[39]["text"] == "ROW 39"
+    assert trio.current_time() - began < 5, "one by one takes 40 s"
+    assert defaults.FIRST_ROWS <= node.gateway.most <= defaults.ROWS_AT_ONCE
+    assert node.steps == list(range(1, 41)) and outcome.tokens == 80
+    check_output(outcome.text.encode(), 40, 1, 40)
+
+
+async def test_fewer_rows_at_once_if_stages_have_no_room(autojump_clock: object) -> None:
+    node = Node()
+    node.gateway.room = 3
+    outcome = await node.run(many(30))
+    assert not any("error" in row for row in rows_of(outcome))
+    refused = len(node.gateway.requests) - 30
+    assert 0 < refused < 40, "the node learns how much room there is"
+
+
+async def test_a_node_without_any_room_leaves_the_piece_to_others(autojump_clock: object) -> None:
+    node = Node()
+    node.gateway.room = 0
+    with pytest.raises(SessionError) as raised:
+        await node.run(many(3))
+    assert raised.value.code == "no-memory"
+
+
+async def test_a_later_try_keeps_what_an_earlier_one_has_done(autojump_clock: object) -> None:
+    node, asked = Node(), many(20)
+    node.gateway.lost_after = 18
+    with pytest.raises(SessionError):
+        await node.run(asked)
+    before, node.gateway.lost_after = len(node.gateway.requests), 1000
+    assert len(rows_of(await node.run(asked))) == 20
+    assert len(node.gateway.requests) - before < 20
+
+
+async def test_rows_wait_for_interactive_requests(autojump_clock: object) -> None:
+    node = Node()
+    node.gateway.room, node.interactive = 0, 1
+
+    async def later() -> None:
+        await trio.sleep(30)
+        node.gateway.room, node.interactive = 1000, 0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(later)
+        assert len(rows_of(await node.run(many(3)))) == 3
+    assert len(node.gateway.requests) < 10, "it does not ask again and again"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PromptTooLong(9, 5), "prompt-too-long"),
+        (SessionError("bad-request", "the prompt is empty"), "bad-request"),
+        (TextError("bad-template", "no"), "bad-template"),
+    ],
+)
+async def test_a_fault_of_a_row_is_its_result(
+    error: Exception, code: str, autojump_clock: object
+) -> None:
+    node = Node()
+    node.gateway.errors = {"x": error, "row 1": error}
+    assert (await node.run(job(JobSpec(ROOT, row_of("generate", "x"))))).error == code
+    one, two, three = rows_of(await node.run(many(3)))
+    assert (two["line"], two["error"]) == (2, code) and "text" in one and "text" in three
+
+
+@pytest.mark.parametrize("error", [SessionError("stage-lost", "x"), NoRoute("nobody")])
+async def test_other_faults_are_retried(error: Exception, autojump_clock: object) -> None:
+    node = Node()
+    node.gateway.errors["x"] = error
+    with pytest.raises(type(error)):
+        await node.run(job(JobSpec(ROOT, row_of("generate", "x"))))
+
+
+async def test_a_broken_line_is_named_and_the_others_run(autojump_clock: object) -> None:
+    lines = b'{"prompt": "a"}\n\nnot json\n{"prompt": 5}\n{"prompt": "b"}'
+    found = rows_of(await Node().run(job(JobSpec(ROOT, lines, first=7, last=11), 4)))
+    assert [row["line"] for row in found] == [7, 9, 10, 11]
+    assert [row.get("error") for row in found] == [None, "bad-row", "bad-row", None]
+
+
+@pytest.mark.parametrize(("rows", "last"), [(1, 2), (3, 2), (2, 3)])
+async def test_a_piece_that_misstates_its_rows_is_impossible(rows: int, last: int) -> None:
+    lines = b'{"prompt": "a"}\n{"prompt": "b"}\n'
+    assert (await Node().run(job(JobSpec(ROOT, lines, last=last), rows))).error == "bad-spec"
+
+
+async def test_rows_are_read_from_a_blob(autojump_clock: object) -> None:
+    node = Node()
+    data = b"".join(row_of("generate", f"row {number}") + b"\n" for number in range(9))
+    node.shelf.blobs["cd" * 32] = data
+    size = len(data) // 9
+    part = BlobPart("cd" * 32, len(data), 3 * size, 5 * size)
+    found = rows_of(await node.run(job(JobSpec(ROOT, blob=part, first=4, last=5), 2)))
+    assert [(row["line"], row["text"]) for row in found] == [(4, "ROW 3"), (5, "ROW 4")]
+
+
+async def test_embeddings_lose_no_bit(autojump_clock: object) -> None:
+    node = Node("embed")
+    row = b'{"text": "one"}'
+    outcome = await node.run(job(JobSpec(ROOT, row)))
+    assert rows_of(outcome) == [{"line": 1, "embedding": [0.5, 0.1, 3.0], "tokens": 3}]
+    assert node.gateway.requests[0].raw and node.gateway.requests[0].turn is not None
+
+
+async def test_an_impossible_job_is_accepted_and_fails() -> None:
+    node = Node()
+    assert node.runner.able(job(b"\xc1")) and node.runner.seconds(job(b"\xc1")) == 0.0
+    assert (await node.run(job(b"\xc1"))).error == "bad-spec"
+    node.runner.measured(job(b"\xc1"), 1.0, 1.0)  # as the worker does after it
+    assert not node.gateway.requests
+
+
+async def test_only_models_of_this_node_are_used() -> None:
+    node, asked = Node(), many(1)
+    node.own.clear()
+    assert not node.runner.able(asked)
+    with pytest.raises(NoRoute):
+        await node.run(asked)
+
+
+async def test_a_job_for_a_model_without_servers_fails_at_last(autojump_clock: object) -> None:
+    node, asked = Node(), many(1)
+    node.members.clear()
+    assert not node.runner.able(asked)
+    await trio.sleep(defaults.MODEL_PATIENCE)
+    assert node.runner.able(asked) and (await node.run(asked)).error == "no-route"
+
+
+async def test_an_output_that_is_too_large_is_an_error(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "RESULT_BYTES", 100)
+    assert (await Node().run(many(5))).error == "too-large"
+
+
+async def test_predictions_follow_what_was_measured() -> None:
+    node, asked = Node(), many(30)
+    before = node.runner.seconds(asked)
+    assert before > 0
+    for _ in range(20):
+        node.runner.measured(asked, node.runner.seconds(asked), before / 10)
+    assert node.runner.seconds(asked) == pytest.approx(before / 10, rel=0.05)
+
+
+async def test_a_thousand_slow_specs_do_not_stall_the_loop() -> None:
+    """Read as a whole, these take 1.4 s each time that a node looks for work."""
+    slow = msgpack.packb({"root": "cd" * 32, "lines": b"x", "y": [{}] * 7900})
+    jobs, own = Jobs(), Identity.from_seed(b"w" * 32).peer
+    for number in range(state_defaults.CLAIM_SCANNED):
+        author, nonce = PEERS[number // 32], number.to_bytes(2)
+        asked = Job(job_id(author, nonce), author, "generate", slow)
+        jobs.changed(FeedName(author, "jobs", 0), asked.id, job_fact(asked, nonce))
+    shares, node = WorkerRing(), Node()
+    shares.add(own)
+    claimant = Claimant(
+        own, jobs, shares, willing=node.runner.able, silent=lambda peer: 0.0, patience=lambda: 1.0
+    )
+    began = time.process_time()
+    assert claimant.next(1.0) is None
+    assert time.process_time() - began < 0.05
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        b"",
+        b'{"line": 1}\n',
+        b'{"line": 1}\n{"line": 1}\n',
+        b'{"line": 2}\n{"line": 1}\n',
+        b'{"line": 1}\n{"line": 3}\n',
+        b'{"line": 0}\n{"line": 1}\n',
+        b'{"line": 1}\n{"line": 2}\n{"line": 2}\n',
+        b'{"line": 1}\n{"line": "2"}\n',
+        b'{"line": 1}\n[2]\n',
+        b'{"line": 1}\nrubbish\n',
+        b'{"line": 1}\n{"line": 2, "error": 5}\n',
+    ],
+)
+async def test_an_output_with_other_rows_is_refused(lie: bytes) -> None:
+    heads = check_output(b'{"line": 1, "text": "x"}\n{"line": 2, "error": "bad-row"}\n', 2, 1, 2)
+    assert [head.error for head in heads] == [None, "bad-row"]
+    with pytest.raises(BadOutcome):
+        check_output(lie, 2, 1, 2)

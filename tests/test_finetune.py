@@ -1,0 +1,112 @@
+"""Fine-tuning from end to end: a real daemon, the embedded model, and the commands of a user."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli.errors import CommandError
+from tests.cli.daemons import Daemon, daemons, shoal
+
+ARGS = ("--no-lan", "--model", "tiny", "--memory", "1GiB")
+OPTIONS = ("--steps", "8", "--batch", "2", "--length", "32", "--rank", "4", "--seed", "5")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Daemon]]:
+    folder = tmp_path_factory.mktemp("finetune")
+    with daemons() as run:
+
+        def start(name: str) -> Daemon:
+            node = run(folder / name, *ARGS)
+            node.wait_until(lambda status: status["serving"]["phase"] == "serving")
+            return node
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "fish.jsonl"
+    lines = [{"text": f"A shoal of {n} fish swims to the {n % 7}th island."} for n in range(30)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + "broken\n")
+    return path
+
+
+def finetune(node: Daemon, *args: str) -> Any:
+    return shoal("finetune", *args, "--data", str(node.data))
+
+
+def begin(node: Daemon, data: Path, name: str, *more: str) -> Any:
+    return shoal("finetune", "tiny", "--data", str(data), "--node", str(node.data), *OPTIONS,
+                 "--name", name, *more)  # fmt: skip
+
+
+def until(node: Daemon, name: str, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(600):
+        found = node.ask("tuning_show", tuning=name)["tuning"]
+        if true(found):
+            return found
+        time.sleep(0.1)
+    raise AssertionError(found)
+
+
+def weights(view: dict[str, Any]) -> bytes:
+    return (Path(view["folder"]) / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def test_tuned_stopped_killed_and_used(
+    start: Callable[[str], Daemon], data: Path, tmp_path: Path
+) -> None:
+    node = start("node")
+    done = begin(node, data, "fish", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "30 rows" in done.stdout and "line 31: not JSON" in done.stdout
+    assert "--adapter fish" in done.stdout and "step 0 of 8" in done.stderr
+    whole = node.ask("tuning_show", tuning="fish")
+    losses = [point["loss"] for point in whole["curve"]]
+    assert len(losses) == 8 and sum(losses[-3:]) < sum(losses[:3])
+    assert (tmp_path / "out" / "adapter_config.json").exists()
+
+    # The same again, stopped in the middle, resumed, and killed: the same bytes.
+    assert begin(node, data, "again", "--detach").returncode == 0
+    until(node, "again", lambda view: view["step"] >= 3)
+    assert finetune(node, "stop", "again").returncode == 0
+    stopped = node.ask("tuning_show", tuning="again")["tuning"]
+    assert stopped["state"] == "stopped" and 3 <= stopped["saved"] < 8
+    assert finetune(node, "resume", "again").returncode == 0
+    node.kill()
+    gone = finetune(node, "follow", "again")
+    assert gone.returncode == 10 and "shoal node" in gone.stderr
+    node = start("node")
+    again = until(node, "again", lambda view: view["state"] == "done")
+    assert weights(again) == weights(whole["tuning"])
+
+    def text(**more: Any) -> str:
+        asked = {"model": "tiny", "prompt": "A shoal of", "raw": True, "max_tokens": 12, **more}
+        return str(node.ask("run", wait=True, **asked)["text"])
+
+    assert text(adapter="fish") == text(adapter="again") != text()
+    assert "fish" in finetune(node, "list").stdout
+    shown = shoal("job", "show", "fish", "--data", str(node.data))
+    assert "loss per token" in shown.stdout, shown.stderr
+    assert finetune(node, "rm", "again", "--yes").returncode == 0
+    with pytest.raises(CommandError, match="is not a fine-tuning"):
+        node.ask("tuning_show", tuning="again")
+
+
+def test_what_cannot_be_tuned_says_why(start: Callable[[str], Daemon], data: Path) -> None:
+    node = start("other")
+    for args, code, words in (
+        (("tiny", "--modules", "qkv_proj"), 1, "it has q_proj"),
+        (("nix",), 1, "nix"),
+        (("tiny", "--length", "2048"), 1, "longer than the model's context of 1024"),
+    ):
+        found = shoal("finetune", *args, "--data", str(data), "--node", str(node.data))
+        assert found.returncode == code and words in found.stderr, found.stderr
+        assert "hint: " in found.stderr
+    assert not [*(node.data / "tuning").glob("*")]
