@@ -13,7 +13,13 @@ from .chart import chart
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ..node.control.messages.tuning import DataView, PointView, ShownTuning, TuningView
+    from ..node.control.messages.tuning import (
+        CompanyView,
+        DataView,
+        PointView,
+        ShownTuning,
+        TuningView,
+    )
 
 HEADS = ("ID", "ADAPTER", "MODEL", "STATE", "STEP", "LOSS", "HELD OUT")
 
@@ -42,6 +48,7 @@ def shown(answer: "ShownTuning") -> str:
         ("model", f"{render.name(item.model)}, root {render.short(item.root)}"),
         ("step", f"{item.step} of {item.steps}"),
         *[("loss", words) for words in losses(item)],
+        *[("together", words) for words in company_words(item)],
         ("time", time_words(item)),
         ("data", render.safe(item.source, 400)),
         *[("", words) for words in data_words(answer.data)],
@@ -74,6 +81,24 @@ def losses(item: "TuningView") -> list[str]:
     if item.best is not None and item.best != item.held_out:
         found[-1:] = [f"{found[-1]}; lowest {item.best:.3f}, after step {item.best_step}"]
     return found
+
+
+def company_words(item: "TuningView") -> list[str]:
+    """Return words about the others with which the adapter is averaged."""
+    if item.together is None:
+        return []
+    found, company = [f"as {render.name(item.together)}"], item.company
+    if company is not None:
+        found = [f"{found[0]}, {_company_figures(company)}"]
+        if company.told:
+            found.append(render.sentence(company.told))
+    return found
+
+
+def _company_figures(company: "CompanyView") -> str:
+    peers = f"with {render.count(company.peers, 'other')}" if company.peers else "no others yet"
+    refused = [f"{render.count(company.refused, 'update')} refused"] if company.refused else []
+    return ", ".join([peers, render.count(company.round, "round"), *refused])
 
 
 def time_words(item: "TuningView") -> str:
@@ -131,6 +156,8 @@ def figures(item: "TuningView") -> str:
         parts.append(f"{item.speed:,.0f} tokens/s")
     if item.left_s is not None:
         parts.append(f"{render.duration(item.left_s)} left")
+    if item.company is not None:
+        parts.append(_company_figures(item.company))
     if item.state != "running":
         parts.append(state_words(item))
     return " · ".join(parts)
@@ -176,7 +203,10 @@ class TuningBar:
             )
             return
         now, (at, state) = time.monotonic(), self._said
-        words = state_words(item)
+        told = item.company.told if item.company is not None else None
+        words = f"{state_words(item)} {told or ''}"
         if words != state or now - at >= defaults.TUNING_PAUSE:
             self._said = now, words
             print(figures(item), file=sys.stderr, flush=True)
+            if told:
+                print(render.sentence(told), file=sys.stderr, flush=True)

@@ -87,6 +87,7 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
     epilog=example(
         "shoal finetune tiny --data poems.jsonl",
         "shoal finetune start tiny --data chats.jsonl --steps 200 --out ./tuned",
+        "shoal finetune tiny --data poems.jsonl --together our-poems",
     )
 )
 @click.argument("model", metavar="MODEL")
@@ -121,6 +122,11 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
               help="Random seed, to repeat a fine-tuning (default: a new one).")  # fmt: skip
 @click.option("--held-out", type=click.FloatRange(0, 0.9), metavar="X",
               help="Share of the rows that only measure it (default: 0.1).")  # fmt: skip
+@click.option("--together", metavar="NAME", help="Average the adapter with those of others who "
+              "fine-tune this model under NAME, with the same --rank, --alpha, --modules and "
+              "--every, each on texts of their own.")  # fmt: skip
+@click.option("--every", type=click.IntRange(1, 1_000_000), metavar="N",
+              help="With --together: steps between two exchanges (default: 30).")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Do not follow it.")
 @click.option("--node", "data", envvar="SHOAL_DATA", metavar="DIR", callback=_folder,
               help="Data folder of the node (default: the platform's; SHOAL_DATA).")  # fmt: skip
@@ -147,6 +153,8 @@ def start(
 
     if epochs is not None and steps is not None:
         raise click.UsageError("give one of --epochs and --steps")
+    if options["every"] is not None and options["together"] is None:
+        raise click.UsageError("--every needs --together NAME")
     ask = BeginTuning(
         model=model,
         path=str(file),

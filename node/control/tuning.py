@@ -100,6 +100,7 @@ class TuningOperations:
                 seed=settings.seed,
                 held_out=settings.held_out,
                 look=settings.look,
+                every=settings.every if settings.together else None,
             ),
             data=messages.DataView(
                 lines=counts.lines,
@@ -134,6 +135,8 @@ def _wishes(ask: messages.BeginTuning) -> Wishes:
         steps=ask.steps,
         seed=ask.seed,
         held_out=ask.held_out,
+        together=ask.together,
+        every=ask.every,
     )
 
 
@@ -148,6 +151,7 @@ def _state(tuning: Tuning) -> str:
 def tuning_view(tuning: Tuning) -> messages.TuningView:
     """Describe a fine-tuning."""
     plan, progress, running = tuning.plan, tuning.progress, tuning.is_active
+    company = progress.company
     return messages.TuningView(
         id=tuning.id,
         model=plan.model,
@@ -173,4 +177,8 @@ def tuning_view(tuning: Tuning) -> messages.TuningView:
         source=plan.source,
         folder=str(tuning.folder),
         out=plan.out or None,
-    )
+        together=plan.settings.together or None,
+        company=None if company is None else messages.CompanyView(
+            company.peers, company.round, company.refused, company.told or None
+        ),
+    )  # fmt: skip

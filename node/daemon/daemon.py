@@ -118,7 +118,7 @@ class Node:
         self.holdings, self.kv = content.holdings, content.kv
         self.gateway, self.stage = compute.gateway, compute.stage
         self.serving, self.working = compute.serving, compute.working
-        self.tuning = TuningParts(base, content, compute, compute.tuning)
+        self.tuning = TuningParts(base, network, content, compute)
         self.api = new_api(base, network, content, compute)
         self.answers = new_answers(base.host, network.endpoint.guard)
         self._bar = bar

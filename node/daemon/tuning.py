@@ -5,19 +5,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ...tasks.engine.families import Architecture, architecture
+from ...tasks.tuning.averaging.averager import AveragingNode
+from ...tasks.tuning.averaging.parcels import Parcels
 from ...tasks.tuning.trainer.encoding import Encoder
 from ...tasks.tuning.trainer.errors import TuningError
-from ...tasks.tuning.trainer.tunings import Chains, Surroundings, Tunable, Tunings
+from ...tasks.tuning.trainer.tunings import Surroundings, Tunable, Tunings
 from .base import Base
 from .compute import ComputeParts
 from .content import ContentParts
+from .network import NetworkParts
 
 
 class TuningParts:
     """The fine-tunings of one daemon. It is created after the parts that compute."""
 
     def __init__(
-        self, base: Base, content: ContentParts, compute: ComputeParts, chains: Chains
+        self, base: Base, network: NetworkParts, content: ContentParts, compute: ComputeParts
     ) -> None:
         self._host = base.host
         self._content = content
@@ -25,8 +28,12 @@ class TuningParts:
         self.tunings = Tunings(
             base.host,
             base.config.folder.tunings,
-            Surroundings(chains, self._arch_of, self._publish, self._named),
-        )
+            Surroundings(
+                compute.tuning, self._arch_of, self._publish, self._named,
+                _averaging(base, network, content),
+            ),
+            network.endpoint.guard,
+        )  # fmt: skip
 
     @asynccontextmanager
     async def tunable(self, name: str) -> AsyncIterator[Tunable]:
@@ -54,3 +61,10 @@ class TuningParts:
         added = await content.adapters.add(folder, name, base)
         await content.exchange.announce(added.root)
         return added.root
+
+
+def _averaging(base: Base, network: NetworkParts, content: ContentParts) -> AveragingNode:
+    """Return what averages with other nodes. A daemon has one: it registers a handler."""
+    endpoint = network.endpoint
+    parcels = Parcels(base.host, endpoint, content.providers.connect)
+    return AveragingNode(base.host, network.state, base.identity.peer, parcels, endpoint.guard)

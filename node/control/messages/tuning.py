@@ -44,7 +44,8 @@ class DataView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettingsView:
-    """Settings of a fine-tuning. `held_out` is in rows, `look` in steps."""
+    """Settings of a fine-tuning. `held_out` is in rows, `look` in steps. `every` is the number of
+    steps between two exchanges with others, or None if there are none."""
 
     rank: int
     alpha: float
@@ -58,6 +59,19 @@ class TuningSettingsView:
     seed: int
     held_out: int
     look: int
+    every: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompanyView:
+    """The others with which an adapter is averaged: their number now, the rounds so far, the
+    updates that were refused in those that this node saw, and a sentence about the last round, or
+    None."""
+
+    peers: int
+    round: int
+    refused: int
+    told: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +82,9 @@ class TuningView:
     `done`. `loss` and `held_out` are the latest ones, and `best` the lowest held-out loss, after
     step `best_step`; they are means in nats per token, and None if unknown. `speed` is in tokens
     per second. `saved` is the step of the last checkpoint. `adapter` is the root of the result.
-    `folder` has its files, and `out` is where the user wants the result, or None.
+    `folder` has its files, and `out` is where the user wants the result, or None. `together` is the
+    name under which it is averaged with those of others, or None. `company` tells about
+    them, if it ran since the daemon started.
     """
 
     id: str
@@ -95,6 +111,8 @@ class TuningView:
     source: str
     folder: str
     out: str | None
+    together: str | None
+    company: CompanyView | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +162,8 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     steps: Annotated[int, Whole(1, STEPS_MOST)] | None = None
     seed: Annotated[int, Whole(0, 2**63 - 1)] | None = None
     held_out: Annotated[float, Number(0.0, 0.9)] | None = None
+    together: Name | None = None
+    every: Annotated[int, Whole(1, STEPS_MOST)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,8 @@ class Averager:
         for author_key in [each for each in self._read if each[0] == author]:
             if author_key[1] not in facts:
                 del self._read[author_key]
+                if author_key[1] == "here":
+                    self.rounds.left(author)
         self._wake()
 
     def _take(self, author: PeerId, fact: TuningFact) -> None:

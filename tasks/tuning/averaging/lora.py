@@ -53,10 +53,11 @@ class Lora:
             codec=codec,
             inner_steps=inner_steps,
         )
-        self._frozen = {
+        self.frozen = {
             name._replace(side="A"): frozen_a(self.run.id, name, terms.rank, shapes[name.module][1])
             for name in self._layout.shapes
         }
+        """Each A."""
 
     @property
     def trained(self) -> frozenset[TensorName]:
@@ -73,7 +74,7 @@ class Lora:
 
     def adapter(self, values: Vector) -> AdapterTensors:
         """Return the whole adapter with these values of B. Raises BadUpdate `wrong-shape`."""
-        return AdapterTensors(self.terms, {**self._frozen, **self._layout.tensors(values)})
+        return AdapterTensors(self.terms, {**self.frozen, **self._layout.tensors(values)})
 
 
 class ChainJudge:

@@ -74,6 +74,7 @@ class Rounds:
         self._signed_at: dict[str, float] = {}
         self._own_root = ""
         self._here = {own}
+        self._left = set[PeerId]()
         self._closing = False
         self._proposal: Step | None = None
         self._rejoin: Step | None = None
@@ -113,8 +114,19 @@ class Rounds:
 
     def here(self, peer: PeerId) -> None:
         """Take in that a peer takes part. The first round waits for it."""
+        self._left.discard(peer)
         if len(self._here) < MAX_PEERS:
             self._here.add(peer)
+
+    def left(self, peer: PeerId) -> None:
+        """Take in that a peer takes part no longer. No round waits for it.
+
+        What it has signed counts as before, and so does it where most peers are counted: else peers
+        that sign and leave would be most of those that stay.
+        """
+        self._here.discard(peer)
+        if len(self._left) < 4 * MAX_PEERS:
+            self._left.add(peer)
 
     def offered(self, peer: PeerId, offer: Offer, now: float) -> None:
         """Take in the offer of a peer. Its first offer on a state counts."""
@@ -270,7 +282,8 @@ class Rounds:
         entries = self._entries()
         if sum(not entry.refused for entry in entries) < self.terms.least:
             return False
-        return now >= closing or self.roster(self.head) <= {entry.peer for entry in entries}
+        waited = self.roster(self.head) - self._left
+        return now >= closing or waited <= {entry.peer for entry in entries}
 
     def _is_majority(self, step: Step) -> bool:
         """Return whether most peers of a round have signed this step of it, or a later one."""

@@ -1,13 +1,14 @@
 """Checkpoints of a fine-tuning: format, writing, reading. Spec: docs/spec/trainer.md.
 
-A checkpoint is a head, the tensors of the adapter, both moments of each, the best adapter if there
-is one, and the SHA-256 of all this. It replaces the old checkpoint atomically, which a full
+A checkpoint is a head, the tensors of the adapter, both moments of those that are trained, the best
+adapter if there is one, the state of the averager's round if there is one, and the SHA-256 of all
+this. It replaces the old checkpoint atomically, which a full
 disk or a crash therefore leaves as it was.
 """
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -21,7 +22,7 @@ from ....transport.message import Message, pack
 from ..interface import TensorName
 from . import defaults
 from .errors import Damaged
-from .optimiser import Array, Learned, Shapes, tensor_shapes
+from .optimiser import Array, Learned, Round, Shapes, tensor_shapes
 from .settings import TuningSettings
 
 FORMAT: Final = "shoal-tuning/1"
@@ -38,6 +39,9 @@ class _Head(Message, frozen=True):
     best: bool
     best_loss: float
     best_step: Annotated[int, Meta(ge=0, le=defaults.STEPS_MOST)]
+    base: Annotated[int, Meta(ge=0, le=defaults.CHECKPOINT_BYTES)] = 0  # bytes, or 0 without rounds
+    began: Annotated[int, Meta(ge=0, le=defaults.STEPS_MOST)] = 0
+    tokens: Annotated[int, Meta(ge=0)] = 0
 
 
 def run_digest(settings: TuningSettings, data: str) -> str:
@@ -61,16 +65,18 @@ def _pieces(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
 
 
 def _unsigned(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
+    own = learned.round or Round(b"", 0)
     head = pack(
         _Head(
             FORMAT, run, learned.step, learned.loss, tuple(learned.norms), bool(learned.best),
-            learned.best_loss, learned.best_step,
+            learned.best_loss, learned.best_step, len(own.base), own.began, own.tokens,
         )
     )  # fmt: skip
     yield _PREFIX.pack(len(head)) + head
     for group in (learned.tensors, learned.first, learned.second, learned.best):
-        for name in learned.tensors if group else ():
+        for name in filter(group.__contains__, learned.tensors):
             yield np.ascontiguousarray(group[name], "<f4").data.cast("B")
+    yield own.base
 
 
 def load(
@@ -92,10 +98,14 @@ def load(
     head, rest = _head(path, body)
     if head.run != run:
         raise Damaged(path, "it is of other settings or other data")
-    wanted = tensor_shapes(settings, shapes)
-    groups = 4 if head.best else 3
-    if len(rest) != 4 * groups * sum(rows * columns for rows, columns in wanted.values()):
+    every = tensor_shapes(settings, shapes)
+    trained = {name: shape for name, shape in every.items() if settings.trains(name)}
+    wanted = [every, trained, trained, *([every] if head.best else [])]
+    size = sum(4 * rows * columns for group in wanted for rows, columns in group.values())
+    if len(rest) != size + head.base:
         raise Damaged(path, "its tensors have the wrong size")
+    if bool(head.base) != bool(settings.together):
+        raise Damaged(path, "it has no state of the average")
     return _learned(head, wanted, rest)
 
 
@@ -115,12 +125,12 @@ def _head(path: Path, body: memoryview) -> tuple[_Head, memoryview]:
 
 
 def _learned(
-    head: _Head, wanted: Mapping[TensorName, tuple[int, int]], data: memoryview
+    head: _Head, wanted: Sequence[Mapping[TensorName, tuple[int, int]]], data: memoryview
 ) -> Learned:
     groups, at = list[dict[TensorName, Array]](), 0
-    for _ in range(4 if head.best else 3):
+    for shapes in wanted:
         group: dict[TensorName, Array] = {}
-        for name, shape in wanted.items():
+        for name, shape in shapes.items():
             size = 4 * shape[0] * shape[1]
             group[name] = np.frombuffer(data[at : at + size], "<f4").reshape(shape).copy()
             at += size
@@ -129,4 +139,5 @@ def _learned(
     return Learned(
         head.step, tensors, first, second, head.loss, list(head.norms), best[0] if best else {},
         head.best_loss, head.best_step,
+        Round(bytes(data[at:]), head.began, head.tokens) if head.base else None,
     )  # fmt: skip

@@ -48,6 +48,13 @@ NORMS = 16  # norms of accepted gradients that are remembered
 NORM_FACTOR = 1000.0  # multiple of their median above which a gradient is refused
 BAD_GRADIENTS = 5  # refused gradients of one step after which a fine-tuning fails
 
+# Averaging with others.
+EVERY = 30  # steps between two exchanges
+JUDGED_ROWS = 16  # held-out rows by which the updates of others are judged
+HASTE = 2.0  # steps that must fit into the time until a round closes; else it exchanges early
+PART_SECONDS = 10.0  # for which a trainer that is done waits until the others have the last round
+PART_LOOK = 0.25  # seconds between two looks at that
+
 # Files.
 CHECKPOINT_PAUSE = 30.0  # seconds between two checkpoints
 CHECKPOINT_BYTES = 16 << 30  # bytes of the largest one

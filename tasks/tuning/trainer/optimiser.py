@@ -5,7 +5,7 @@ The results depend only on the inputs, bit for bit on one machine.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
@@ -29,7 +29,8 @@ _A_STREAM: Final = 1 << 32  # streams of the seed from here on are for tensors
 class Learned:
     """Adapter and state of its optimiser after `step` steps.
 
-    `norms` are those of the latest gradients, before they were clipped.
+    `norms` are those of the latest gradients, before they were clipped. Tensors without moments are
+    frozen.
     """
 
     step: int
@@ -42,6 +43,18 @@ class Learned:
     """Adapter with the lowest held-out loss, or empty."""
     best_loss: float = math.inf
     best_step: int = 0
+    round: "Round | None" = None
+    """The current round, if the adapter is averaged with those of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round of an averaged fine-tuning: the encoded state from which it began (a `Base` of the
+    averager), the step after which it began, and the tokens of the steps since."""
+
+    base: bytes = field(repr=False)
+    began: int
+    tokens: int = 0
 
 
 def tensor_shapes(settings: TuningSettings, shapes: Shapes) -> dict[TensorName, tuple[int, int]]:
@@ -56,13 +69,17 @@ def tensor_shapes(settings: TuningSettings, shapes: Shapes) -> dict[TensorName, 
 
 
 def begin(settings: TuningSettings, shapes: Shapes) -> Learned:
-    """Return the state before the first step: A uniform as in `peft`, B and the moments zero."""
+    """Return the state before the first step: A uniform as in `peft`, B and the moments zero.
+
+    Tensors that are not trained have no moments.
+    """
     wanted = tensor_shapes(settings, shapes)
     tensors = {
         name: _uniform(settings.seed, number, shape) if name.side == "A" else _zeros(shape)
         for number, (name, shape) in enumerate(wanted.items())
     }
-    first, second = ({name: _zeros(shape) for name, shape in wanted.items()} for _ in range(2))
+    trained = {name: shape for name, shape in wanted.items() if settings.trains(name)}
+    first, second = ({name: _zeros(shape) for name, shape in trained.items()} for _ in range(2))
     return Learned(0, tensors, first, second)
 
 
@@ -87,8 +104,8 @@ def check(found: Gradients, learned: Learned, counted: int) -> float:
         raise BadGradients(f"they are of {found.counted} positions, expected {counted}")
     if not (math.isfinite(found.loss) and found.loss >= 0):
         raise BadGradients(f"the loss is {found.loss}")
-    if found.tensors.keys() != learned.tensors.keys():
-        raise BadGradients("they are of other tensors than the adapter has")
+    if found.tensors.keys() != learned.first.keys():
+        raise BadGradients("they are of other tensors than those that are trained")
     total = 0.0
     for name, each in found.tensors.items():
         wanted = learned.tensors[name].shape
@@ -119,9 +136,9 @@ def apply(learned: Learned, found: Gradients, norm: float, settings: TuningSetti
     scale = np.float32(min(1.0, defaults.CLIP / (norm + 1e-6)) / found.counted)
     size = np.float32(rate / (1 - beta1**learned.step))
     root = np.float32(math.sqrt(1 - beta2**learned.step))
-    for name, tensor in learned.tensors.items():
+    for name, first in learned.first.items():
+        tensor, second = learned.tensors[name], learned.second[name]
         gradient = found.tensors[name] * scale
-        first, second = learned.first[name], learned.second[name]
         first += np.float32(1 - beta1) * (gradient - first)
         second *= np.float32(beta2)
         second += np.float32(1 - beta2) * gradient * gradient
@@ -129,4 +146,6 @@ def apply(learned: Learned, found: Gradients, norm: float, settings: TuningSetti
             tensor *= keep
         tensor -= size * (first / (np.sqrt(second) / root + np.float32(defaults.EPSILON)))
     learned.loss = found.loss / found.counted
+    if (own := learned.round) is not None:
+        learned.round = replace(own, tokens=own.tokens + found.counted)
     learned.norms = [*learned.norms, norm][-defaults.NORMS :]

@@ -6,10 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ....transport import naming
 from ....transport.message import Message, Root
 from ...engine.adapters import MODULES, AdapterTerms, Module, module_shapes
 from ...engine.defaults import MAX_RANK
 from ...engine.families import Architecture
+from ..interface import TensorName
 from . import defaults
 from .errors import TuningError
 
@@ -31,6 +33,8 @@ class Wishes:
     steps: int | None = None
     seed: int | None = None
     held_out: float | None = None  # share of the rows
+    together: str | None = None  # name under which others average with this fine-tuning
+    every: int | None = None  # steps between two exchanges with them
 
 
 class TuningSettings(Message, frozen=True):
@@ -50,12 +54,21 @@ class TuningSettings(Message, frozen=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     held_out: Annotated[int, Meta(ge=0)]  # rows
     look: Annotated[int, Meta(ge=1)]  # steps between two measurements of the held-out loss
+    together: Annotated[str, Meta(max_length=naming.MOST)] = ""
+    """Name under which the adapter is averaged with those of others, or ""."""
+    every: Annotated[int, Meta(ge=1, le=defaults.STEPS_MOST)] = defaults.EVERY
+    """Steps between two exchanges with them."""
 
     @property
     def terms(self) -> AdapterTerms:
         """Terms of the adapter."""
         layers = tuple(range(self.layers))
         return AdapterTerms(self.root, self.rank, self.alpha, False, "F32", self.modules, layers)
+
+    def trains(self, name: TensorName) -> bool:
+        """Return whether a tensor is trained. Those that average have one frozen A, so that the
+        mean of each B is exact."""
+        return name.side == "B" or not self.together
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0: a linear rise, then half a cosine."""
@@ -119,6 +132,8 @@ def settle(
         seed=seed if wishes.seed is None else wishes.seed,
         held_out=held,
         look=_look(steps, batch, held),
+        together=wishes.together or "",
+        every=wishes.every or defaults.EVERY,
     )
 
 

@@ -6,7 +6,8 @@ checkpoint has all other state.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,6 +17,7 @@ import trio
 
 from ....transport.errors import ShoalError
 from ....transport.host.seam import Host
+from ..averaging.lora import ChainJudge
 from ..interface import AdapterTensors, Batch, Gradients, TensorName, TuningChain
 from . import checkpoint, defaults, optimiser
 from .curve import Curve, Point
@@ -24,6 +26,7 @@ from .optimiser import Array, Learned, Shapes
 from .order import Order
 from .rows import Rows, counted
 from .settings import TuningSettings
+from .together import Company, Joint, Together
 
 T = TypeVar("T")
 _LOOK_ROWS: Final = 16  # held-out rows that are computed at once
@@ -43,6 +46,7 @@ class Progress:
     left_s: float | None = None
     trouble: str = ""
     saved: int = 0  # step of the last checkpoint
+    company: Company | None = None  # the others, if the adapter is averaged with theirs
     changed: trio.Event = field(default_factory=trio.Event)
 
     def tell(self) -> None:
@@ -59,6 +63,8 @@ class Task:
     shapes: Shapes
     folder: Path
     data: str
+    joint: Joint | None = None
+    """How it is averaged with those of others."""
 
     @property
     def digest(self) -> str:
@@ -90,6 +96,7 @@ class Training:
         self._pause = pause
         self._path = task.folder / "checkpoint"
         self._learned: Learned | None = None
+        self._together: Together | None = None
         self._saved_at = self._noted_at = host.now()
         self._speeds: deque[tuple[float, int]] = deque(maxlen=defaults.SPEED_STEPS)
 
@@ -111,14 +118,8 @@ class Training:
             self._progress.held_out = self._progress.held_out if held is None else held
         self._show(learned)
         try:
-            await self._note(learned, rows, order)
-            while learned.step < settings.steps:
-                await self._step(learned, rows, order)
-                await self._note(learned, rows, order)
-                if self._host.now() - self._saved_at >= self._pause:
-                    await self._save(learned)
-            while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
-                await trio.sleep(defaults.RETRY[1])
+            async with self._company(learned, rows, order):
+                await self._all_steps(learned, rows, order)
         except BaseException as error:
             if _is_cancelled(error):
                 with trio.CancelScope(shield=True):
@@ -126,18 +127,73 @@ class Training:
             raise
         return learned.best or learned.tensors
 
+    async def _all_steps(self, learned: Learned, rows: Rows, order: Order) -> None:
+        """Compute the steps that are left, and save the last state."""
+        await self._meet(learned)
+        await self._note(learned, rows, order)
+        while learned.step < self._settings.steps:
+            await self._step(learned, rows, order)
+            await self._meet(learned)
+            await self._note(learned, rows, order)
+            if self._host.now() - self._saved_at >= self._pause:
+                await self._save(learned)
+        while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
+            await trio.sleep(defaults.RETRY[1])
+        if self._together is not None:
+            await self._together.part()
+
+    @asynccontextmanager
+    async def _company(self, learned: Learned, rows: Rows, order: Order) -> AsyncIterator[None]:
+        """Take part in a run with others until the block ends, if the task says so."""
+        joint = self._task.joint
+        if joint is None:
+            yield
+            return
+        self._progress.company = joint.company
+        judge = None
+        if len(order.held_out):
+            every = -(-len(order.held_out) // defaults.JUDGED_ROWS)
+            batch = await self._host.offload(rows.batch, order.held_out[::every])
+            judge = ChainJudge(self._chain, joint.lora, batch)
+        async with joint.together(learned, judge) as self._together:
+            yield
+
+    async def _meet(self, learned: Learned) -> None:
+        """Exchange with the others if that is due, or take what they have done without this node.
+
+        Afterwards the progress tells it.
+        """
+        together = self._together
+        if together is None:
+            return
+        await together.catch_up(learned)
+        if together.is_due(learned, self._settings.steps):
+            self._progress.tell()
+            await together.exchange(learned)
+        self._progress.tell()
+
     def _opened(self) -> tuple[Rows, Learned]:
         """Open the rows, and return the state of the last checkpoint or the first one. Blocking."""
         task, files = self._task, self._host.files
         rows = Rows(files, task.folder / "rows", task.data)
         found = checkpoint.load(files, self._path, task.settings, task.shapes, task.digest)
-        return rows, found or optimiser.begin(task.settings, task.shapes)
+        return rows, found or self._begun()
+
+    def _begun(self) -> Learned:
+        """Return the state before the first step."""
+        found, joint = optimiser.begin(self._settings, self._task.shapes), self._task.joint
+        if joint is not None:
+            found.tensors.update(joint.lora.frozen)
+        return found
 
     async def _step(self, learned: Learned, rows: Rows, order: Order) -> None:
         """Compute one step, and apply it."""
+        began = self._host.now()
         batch = await self._host.offload(rows.batch, order.rows(learned.step))
         found, norm = await self._gradients(learned, batch)
         await self._host.offload(optimiser.apply, learned, found, norm, self._settings)
+        if self._together is not None:
+            self._together.spent(self._host.now() - began)
 
     async def _note(self, learned: Learned, rows: Rows, order: Order) -> None:
         """Add the last step to the curve, unless an earlier run has, with the held-out loss if it
@@ -172,7 +228,9 @@ class Training:
         for attempt in range(defaults.BAD_GRADIENTS):
             if attempt:
                 await trio.sleep(defaults.RETRY[0])
-            found = await self._patiently(lambda: self._chain.gradients(batch, adapter))
+            found = await self._patiently(
+                lambda: self._chain.gradients(batch, adapter, learned.first.keys())
+            )
             try:
                 return found, await self._host.offload(optimiser.check, found, learned, number)
             except BadGradients as error:
@@ -183,7 +241,11 @@ class Training:
     async def _look(self, learned: Learned, rows: Rows, order: Order) -> float | None:
         """Measure the held-out loss if it is due, and remember the adapter if it is the best."""
         settings, step = self._settings, learned.step
-        if not len(order.held_out) or (step % settings.look and step != settings.steps):
+        if learned.round is not None:
+            is_due = learned.round.began == step  # the values of one node alone are not the result
+        else:
+            is_due = step % settings.look == 0 or step == settings.steps
+        if not len(order.held_out) or not is_due:
             return None
         adapter = AdapterTensors(settings.terms, learned.tensors)
         total, number = 0.0, 0

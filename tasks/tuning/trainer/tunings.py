@@ -21,6 +21,9 @@ from ....transport.host.seam import Host
 from ...engine.adapters import module_shapes
 from ...engine.families import Architecture
 from ...errors import TaskError
+from ..averaging.averager import AveragingNode
+from ..averaging.codecs import Codec
+from ..averaging.lora import Lora
 from ..interface import TensorName, TuningChain
 from . import defaults
 from .curve import Curve, Point, read
@@ -30,7 +33,8 @@ from .folder import write_peft
 from .optimiser import Array
 from .plan import Counts, Plan, PlanFile
 from .rows import RowsWriter
-from .settings import Wishes, check_wishes, row_length, settle
+from .settings import TuningSettings, Wishes, check_wishes, row_length, settle
+from .together import Joint
 from .training import Progress, Task, Training
 
 _ID_BYTES: Final = 6
@@ -59,6 +63,8 @@ class Surroundings:
     arch_of: ArchOf
     publish: Publish
     named: Named
+    averaging: AveragingNode | None = None
+    """Where adapters are averaged with those of other nodes, or None if they cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,7 @@ class Tunings:
                 hint="remove some: `shoal finetune list`, then `shoal finetune rm ID`",
             )
         check_wishes(ask.wishes, model.arch, model.context)
+        self._check_together(ask.wishes.together)
         if ask.out is not None and await self._host.offload(self._is_used, ask.out):
             raise TuningError(
                 "folder-used",
@@ -226,6 +233,30 @@ class Tunings:
                 hint="choose another with `--name NAME`",
             )
         return name, str(ask.out or "")
+
+    def _check_together(self, name: str | None) -> None:
+        """Raise TuningError unless this node may average under this name."""
+        if name is None:
+            return
+        if why := naming.problem(name):
+            raise TuningError(
+                "bad-name", f"{ascii(name)[:80]} cannot be the name of a run: {why}",
+                hint=naming.HINT,
+            )  # fmt: skip
+        if self._around.averaging is None:
+            raise TuningError(
+                "no-averaging",
+                "this node cannot average with others",
+                hint="leave out `--together`",
+            )
+        for each in self.all():
+            if each.plan.settings.together == name and each.plan.state != "done":
+                raise TuningError(
+                    "together-used",
+                    f"the fine-tuning {each.id} of this node takes part in `{name}` already",
+                    hint=f"`shoal finetune rm {each.id}` removes it; another `--together NAME` is "
+                    "another run",
+                )
 
     def _is_used(self, path: Path) -> bool:
         files = self._host.files
@@ -344,7 +375,8 @@ class Tunings:
         settings = tuning.plan.settings
         arch = await self._arch(tuning)
         curve = tuning.curve = Curve(self._host, tuning.folder / "curve")
-        task = Task(settings, module_shapes(arch), tuning.folder, tuning.plan.data)
+        joint = await self._host.offload(self._joint, settings, arch)
+        task = Task(settings, module_shapes(arch), tuning.folder, tuning.plan.data, joint)
         chain = self._around.chains.chain(settings.root, arch)
         try:
             return await Training(self._host, task, chain, curve, tuning.progress).run()
@@ -352,6 +384,20 @@ class Tunings:
             with trio.move_on_after(defaults.RETRY[0]) as leaving:
                 leaving.shield = True
                 await chain.aclose()
+
+    def _joint(self, settings: TuningSettings, arch: Architecture) -> Joint | None:
+        """Return how a fine-tuning is averaged with those of others, or None if it is not. Blocks
+        while A is drawn."""
+        if not settings.together:
+            return None
+        node, nursery = self._around.averaging, self._nursery
+        if node is None or nursery is None:
+            raise TuningError("no-averaging", "this node cannot average with others")
+        lora = Lora(
+            settings.together, settings.terms, arch, codec=Codec("int8"),
+            inner_steps=settings.every,
+        )  # fmt: skip
+        return Joint(node, lora, nursery, self._guard)
 
     async def _arch(self, tuning: Tuning) -> Architecture:
         """Return the architecture of the model, which may have to be fetched first."""

@@ -17,6 +17,7 @@ TUNING: dict[str, Any] = {
     "best_step": 24, "speed": 1234.5, "left_s": 95.0, "spent_s": 12.0, "saved": 24,
     "trouble": None, "error": None, "message": None, "hint": None, "adapter": None, "made": 1.7e9,
     "source": "/home/me/poems.jsonl", "folder": "/data/tuning/3fa9c1d20011", "out": None,
+    "together": None, "company": None,
 }  # fmt: skip
 DONE = {**TUNING, "state": "done", "step": 120, "adapter": "cd" * 32, "left_s": None,
         "speed": None}  # fmt: skip
@@ -27,6 +28,7 @@ DATA: dict[str, Any] = {
 SETTINGS: dict[str, Any] = {
     "rank": 16, "alpha": 32.0, "modules": ["q_proj", "v_proj"], "rate": 0.0014, "warmup": 6,
     "decay": 0.0, "batch": 8, "length": 512, "steps": 120, "seed": 7, "held_out": 20, "look": 6,
+    "every": None,
 }  # fmt: skip
 CURVE = [
     {"step": n, "loss": 4 - n / 60, "held_out": 4 - n / 80 if n % 6 == 0 else None}

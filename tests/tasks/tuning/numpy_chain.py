@@ -5,6 +5,7 @@ adds tanh((W + s B A) x), and the logits are the products with the embeddings.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ class NumpyChain:
         self.calls += 1
         change = self._disturb(self.calls) if self._disturb is not None else None
         found = self.computed(batch, adapter)
+        if names is not None:
+            found = replace(found, tensors={name: found.tensors[name] for name in names})
         return found if change is None else change(found)
 
     def computed(self, batch: Batch, adapter: AdapterTensors) -> Gradients:

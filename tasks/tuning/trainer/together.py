@@ -1,0 +1,238 @@
+"""A trainer's part in a run with others: when it exchanges, and from which state it continues.
+
+The trainer keeps its optimiser's moments over the rounds, and takes the values of the round. What a
+round is, and how peers agree on it: docs/spec/averaging.md.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from ....transport.errors import ShoalError
+from ....transport.guard import Guard
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ...errors import TaskError
+from ..averaging.averager import Averager, AveragingNode, Base, Judge, decode_base
+from ..averaging.codecs import Vector
+from ..averaging.errors import BadUpdate
+from ..averaging.lora import Lora
+from ..averaging.steps import Entry, Step
+from ..interface import TensorName
+from . import defaults
+from .errors import TuningError
+from .optimiser import Array, Learned, Round
+
+_LISTED: Final = 3  # updates that one sentence names
+_DIVERGED: Final = (
+    "this node computes other numbers than most of the others from the same updates; its memory or "
+    "its version of numpy may be at fault"
+)
+
+
+@dataclass(slots=True)
+class Company:
+    """What a user sees of the others. `told` is a sentence about the last round, or ""."""
+
+    peers: int = 0  # besides this node
+    round: int = 0
+    refused: int = 0  # updates, in the rounds that this node saw
+    told: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """How a fine-tuning takes part in a run. `nursery` is that of the daemon's fine-tunings."""
+
+    node: AveragingNode
+    lora: Lora
+    nursery: trio.Nursery
+    guard: Guard
+    company: Company = field(default_factory=Company)
+
+    @asynccontextmanager
+    async def together(self, learned: Learned, judge: Judge | None) -> AsyncIterator["Together"]:
+        """Take part until the block ends. `learned` then begins at the last state that this node
+        has."""
+        run, old = self.lora.run, learned.round
+        start = self.lora.start() if old is None else decode_base(run, old.base)
+        averager = Averager(self.node, run, start, judge)
+        async with self._running(averager):
+            found = Together(self.node.host, averager, self.lora, self.company)
+            await found.enter(learned)
+            yield found
+
+    @asynccontextmanager
+    async def _running(self, averager: Averager) -> AsyncIterator[None]:
+        """Run an averager until the block ends. Raises TaskError `mishap` if it meets a bug."""
+        ended = trio.Event()
+        with trio.CancelScope() as block:
+            scope = await self.nursery.start(self._run, averager, ended, block)
+            try:
+                yield
+            finally:
+                scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await ended.wait()
+        if block.cancelled_caught:
+            raise _mishap()
+
+    async def _run(
+        self,
+        averager: Averager,
+        ended: trio.Event,
+        block: trio.CancelScope,
+        *,
+        task_status: "trio.TaskStatus[trio.CancelScope]",
+    ) -> None:
+        async def begun() -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(averager.run)
+                task_status.started(scope)
+
+        try:
+            with trio.CancelScope() as scope:
+                with self.guard.around(f"the run {averager.terms.id[:12]}", block.cancel):
+                    await begun()
+        finally:
+            ended.set()
+
+
+class Together:
+    """One trainer in one run."""
+
+    def __init__(self, host: Host, averager: Averager, lora: Lora, company: Company) -> None:
+        self._host = host
+        self._averager = averager
+        self._lora = lora
+        self._company = company
+        self._base = averager.base
+        self._step_s = 0.0  # of the last step
+
+    async def enter(self, learned: Learned) -> None:
+        """Begin a round, unless `learned` is in one."""
+        if learned.round is None:
+            await self._take(learned, self._averager.base)
+        self._count()
+
+    async def catch_up(self, learned: Learned) -> None:
+        """Continue from the latest state if the others have gone on without this node."""
+        if self._averager.is_overtaken(self._base):
+            await self._take(learned, self._averager.base)
+        self._count()
+
+    def spent(self, seconds: float) -> None:
+        """Take in how long a step took."""
+        self._step_s = seconds
+
+    def is_due(self, learned: Learned, steps: int) -> bool:
+        """Return whether an exchange is due: after `inner_steps` steps, after the last one, or when
+        another step would come too late for the round."""
+        done = _done(learned)
+        if done <= 0:
+            return False
+        if done >= self._lora.run.inner_steps or learned.step >= steps:
+            return True
+        left = self._averager.seconds_left()
+        return left is not None and left < defaults.HASTE * self._step_s
+
+    async def exchange(self, learned: Learned) -> None:
+        """Deliver what was learned in this round, and continue from the state after it.
+
+        Raises TuningError if no peer could use the values.
+        """
+        assert learned.round is not None
+        if self._others():
+            self._company.told = "waits for the updates of the others"
+        values = await self._host.offload(self._lora.flat, learned.tensors)
+        try:
+            base = await self._averager.exchange(self._base, values, max(learned.round.tokens, 1))
+        except BadUpdate as error:
+            raise TuningError(
+                error.code,
+                f"the steps up to {learned.step} gave values that no average can use: "
+                f"{error.message}",
+                hint="begin again with a lower `--rate`",
+            ) from None
+        await self._take(learned, base)
+
+    async def part(self) -> None:
+        """Stay until the others have the last round, so that they can fetch what they lack of it.
+        A few seconds at most."""
+        with trio.move_on_after(defaults.PART_SECONDS):
+            while not self._is_complete():  # noqa: ASYNC110
+                await trio.sleep(defaults.PART_LOOK)
+
+    def _is_complete(self) -> bool:
+        ledger = self._averager.rounds.ledger
+        step = ledger.get(self._base.step)
+        authors = {entry.peer for entry in step.entries} if step is not None else set()
+        return authors <= ledger.signers(self._base.step)
+
+    async def _take(self, learned: Learned, base: Base) -> None:
+        """Continue from a state. The optimiser's moments stay."""
+        had = _done(learned) > 0
+        data = await self._host.offload(base.encode)
+        tensors = await self._host.offload(self._tensors, base.values)
+        learned.tensors.update(tensors)
+        learned.round = Round(data, learned.step)
+        self._base = base
+        self._tell(base, had)
+
+    def _tensors(self, values: Vector) -> dict[TensorName, Array]:
+        every = self._lora.adapter(values).tensors
+        return {name: every[name].copy() for name in self._lora.trained}
+
+    # For the user.
+
+    def _others(self) -> int:
+        return len(self._averager.rounds.roster(self._base.step) - {self._averager.rounds.own})
+
+    def _count(self) -> None:
+        self._company.peers = self._others()
+        self._company.round = self._base.round
+
+    def _tell(self, base: Base, had: bool) -> None:
+        """Say what became of a round. `had` is whether this node had done steps for it."""
+        rounds, company = self._averager.rounds, self._company
+        step = rounds.ledger.get(base.step)
+        refused = [] if step is None else [each for each in step.entries if each.refused]
+        company.refused += len(refused)
+        company.told = (
+            _DIVERGED if rounds.diverged is not None
+            else "" if step is None
+            else _words(step, rounds.own, rounds.refusals, had=had)
+        )  # fmt: skip
+        self._count()
+
+
+def _done(learned: Learned) -> int:
+    """Return the steps of the current round so far."""
+    return 0 if learned.round is None else learned.step - learned.round.began
+
+
+def _words(step: Step, own: PeerId, why: Mapping[str, ShoalError], *, had: bool) -> str:
+    """Return a sentence about what a step left out, or "". `had` is whether this node had an
+    update for it."""
+    refused = [entry for entry in step.entries if entry.refused]
+    if any(entry.peer == own for entry in refused):
+        return (f"round {step.round}: the others refused the update of this node; "
+                "its data may be unlike theirs")  # fmt: skip
+    if had and all(entry.peer != own for entry in step.entries):
+        return f"round {step.round} closed before this node had an update; it goes on from there"
+    if refused:
+        names = ", ".join(_named(entry, why) for entry in refused[:_LISTED])
+        return f"round {step.round}: refused {names}"
+    return ""
+
+
+def _named(entry: Entry, why: Mapping[str, ShoalError]) -> str:
+    reason = f": {why[entry.root].message}" if entry.root in why else ""
+    return f"the update of {entry.peer}{reason}"
+
+
+def _mishap() -> TaskError:
+    return TaskError("mishap", "the daemon ran into a bug", hint="`shoal status` shows it")
