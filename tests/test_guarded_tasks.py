@@ -128,6 +128,7 @@ OWN = {
     "tasks/tuning/stage/stage.py": {"self._close_all"},
     "tasks/text/process.py": {"self._write"},
     "tasks/tuning/trainer/encoding.py": {"some"},
+    "tasks/tuning/trainer/together.py": {"self._run", "averager.run"},  # guards itself
     "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},

@@ -168,6 +168,7 @@ class Training:
             return
         await together.catch_up(learned)
         if together.is_due(learned, self._settings.steps):
+            self._progress.step = learned.step
             self._progress.tell()
             await together.exchange(learned)
         self._progress.tell()

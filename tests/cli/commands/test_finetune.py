@@ -193,3 +193,26 @@ def test_a_chart() -> None:
     assert rows[5].split() == ["0", "99"]
     assert chart([]) == [] and chart([(1, float("nan"))]) == []
     assert len(chart([(1.0, 2.0)])) == 11
+
+
+def test_others_that_average_are_shown(shoal: Any, replaced: Any, texts: Path) -> None:
+    company = {"peers": 2, "round": 5, "refused": 1, "told": "round 5: refused the update of X"}
+    together = {**TUNING, "together": "our-poems", "company": company}
+    first = {**together, "company": {**company, "peers": 0, "refused": 0, "told": None}}
+    events = [{"event": "progress", "tuning": each} for each in (first, together)]
+    asked: list[tuple[str, dict[str, Any]]] = []
+    done = {**DONE, "together": "our-poems", "company": company}
+    answers = {"tuning_begin": shown(first), "tuning_follow": [*events, shown(done)],
+               "tuning_show": shown(done)}  # fmt: skip
+    replaced(daemon(answers, asked))
+    found = shoal("finetune", "tiny", "--data", str(texts), "--together", "our-poems", "--every",
+                  "20")  # fmt: skip
+    assert found.code == 0
+    assert (asked[0][1]["together"], asked[0][1]["every"]) == ("our-poems", 20)
+    assert "no others yet, 5 rounds" in found.err
+    assert "with 2 others, 5 rounds, 1 update refused" in found.err
+    assert found.err.count("round 5: refused the update of X") == 1
+    words = shoal("finetune", "show", "tiny-poems").out
+    assert "as our-poems, with 2 others, 5 rounds" in words and "refused the update of X" in words
+    wrong = shoal("finetune", "tiny", "--data", str(texts), "--every", "20")
+    assert wrong.code == 2 and "--every needs --together NAME" in wrong.err

@@ -37,3 +37,31 @@ def test_a_refused_update_needs_most_peers_even_on_another_side() -> None:
     rounds.signed(others[2], poisoned, "bb" * 32)
     rounds.signed(others[3], poisoned, "bb" * 32)
     assert any(isinstance(each, Compute) for each in rounds.poll(now + 30))
+
+
+def test_a_round_does_not_wait_for_a_peer_that_left_but_counts_it_in_a_majority() -> None:
+    me, gone, other = [peer_number(number) for number in range(1, 4)]
+    vector = np.ones(VALUES, np.float32)
+
+    def closed(leaves: bool) -> Rounds:
+        rounds = Rounds(TERMS, me, first_state(vector, TERMS.rule))
+        for peer in (gone, other):
+            rounds.here(peer)
+        rounds.offered(gone, Offer(1, genesis(TERMS.id), "22" * 32, 10), 0.0)
+        rounds.contributed("11" * 32, Known(vector, 1.0), 10, 0.0)
+        rounds.poll(0.0)
+        rounds.decoded("22" * 32, Known(vector, 1.0, good=True))
+        if leaves:
+            rounds.left(other)
+        return rounds
+
+    assert not any(isinstance(each, Compute) for each in closed(leaves=False).poll(1.0))
+    rounds = closed(leaves=True)
+    (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, Compute)]
+    rounds.computed(compute.step, compute.run(TERMS), "aa" * 32)
+    rounds.signed(other, compute.step, "aa" * 32)  # on its way when its author left
+    rounds.left(other)
+    rounds.poll(1.0)
+    assert len(rounds.roster(genesis(TERMS.id))) == 3
+    rounds.here(other)  # it is back, and waited for
+    assert other in rounds.roster(genesis(TERMS.id)) and other not in rounds._left

@@ -87,7 +87,7 @@ class Trainer:
 
     def __init__(self, machine: Machine, number: int, rows: int) -> None:
         self.machine = machine
-        self.number = number
+        self.number = number  # seed of its rows
         self.rows = rows
         self.identity = Identity.from_seed(number.to_bytes(32))
         self.others: Sequence[Address] = ()
