@@ -36,6 +36,7 @@ from shoal.state.service import State
 from shoal.state.settings import StateSettings
 from shoal.tasks.tuning.averaging.averager import Averager, AveragingNode
 from shoal.tasks.tuning.averaging.codecs import CODECS, Codec, CodecName
+from shoal.tasks.tuning.averaging.defaults import INT8_BLOCK
 from shoal.tasks.tuning.averaging.parcels import Parcels
 from shoal.tasks.tuning.averaging.terms import RunTerms
 from shoal.transport.address import Address
@@ -97,10 +98,11 @@ async def peer(number: int, codec: CodecName, folder: Path) -> None:
 
 
 async def _round(averager: Averager, number: int) -> tuple[float, float, float]:
-    """Average `number` with the other peers' numbers. Return the elapsed and CPU seconds, and the
-    largest difference to the right mean."""
+    """Average values that depend on `number`, the round and their index. Return the elapsed and CPU
+    seconds, and the largest difference to the right mean."""
     base = averager.base
-    mine = base.values - np.float32(number + 1)
+    ramp = np.resize(np.arange(INT8_BLOCK, dtype=np.float32) / INT8_BLOCK, VALUES)
+    mine = base.values - (ramp + np.float32(number + 1 + base.round))
     momentum = base.state.momentum
     assert momentum is not None
     before = momentum.copy()
@@ -109,7 +111,8 @@ async def _round(averager: Averager, number: int) -> tuple[float, float, float]:
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
     assert base.state.momentum is not None
     mean = base.state.momentum - np.float32(0.9) * before
-    off = float(np.abs(mean - np.float32((PEERS + 1) / 2)).max())
+    right = ramp + np.float32((PEERS + 1) / 2 + base.round - 1)
+    off = float(np.abs(mean - right).max())
     step = averager.rounds.ledger.get(base.step)
     assert step is not None
     return took, cpu, off if len(step.accepted) == PEERS else float("inf")

@@ -114,10 +114,10 @@ def accepted_poison(run: Run) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rounds, inner = (8, 8) if args.quick else (20, 20)
+    rounds, inner = (5, 4) if args.quick else (20, 20)
     task = Full()
     start = task.start()
     losses, figures = dict[str, float](), dict[str, object]()

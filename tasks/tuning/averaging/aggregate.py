@@ -7,11 +7,17 @@ depends on the processor.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .codecs import Vector
 from .defaults import CLIPPED_NORM, PIECE, POINTS_HALVE, TOKENS_OVER_MEDIAN, TRIM_ONE_IN
+
+Rows = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+_BLOCK: Final = 1 << 13  # values of which all updates of a round fit the cache of a core
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,16 +98,41 @@ def _trimmed(
     pieces: Sequence[Vector], clips: Sequence[np.float32], weights: Sequence[float], cut: int
 ) -> Vector:
     """Return the weighted mean without the `cut` highest and lowest of each value."""
-    rows = np.stack([piece * clip for piece, clip in zip(pieces, clips, strict=True)])
-    order = np.argsort(rows, axis=0, kind="stable")[cut:-cut]
-    kept = np.asarray(weights, np.float32)[order]
-    rows = np.take_along_axis(rows, order, axis=0)
-    total, weight = rows[0] * kept[0], kept[0].copy()
-    for row, share in zip(rows[1:], kept[1:], strict=True):
-        total += row * share
-        weight += share
-    mean: Vector = total / weight
+    mean = np.empty_like(pieces[0])
+    for start in range(0, mean.size, _BLOCK):
+        here = slice(start, start + _BLOCK)
+        rows = np.stack([piece[here] * clip for piece, clip in zip(pieces, clips, strict=True)])
+        out = _outermost(rows) if cut == 1 else _outer(rows, cut)
+        total, weight = np.zeros_like(rows[0]), np.zeros_like(rows[0])
+        for row, share, left_out in zip(rows, weights, out, strict=True):
+            kept = np.where(left_out, np.float32(0), np.float32(share))
+            total += row * kept
+            weight += kept
+        np.divide(total, weight, out=mean[here])
     return mean
+
+
+def _outermost(rows: Rows) -> Mask:
+    """Return where each value's lowest and highest row are: of equal ones, the first lowest and the
+    last highest. It needs no order of all rows, so it takes a fraction of the time of `_outer`."""
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    out = np.zeros(rows.shape, np.bool_)
+    for order, limit in ((range(len(rows)), low), (range(len(rows) - 1, -1, -1), high)):
+        open_ = np.ones(rows.shape[1], np.bool_)
+        for at in order:
+            found = (rows[at] == limit) & open_
+            open_ ^= found
+            out[at] |= found
+    return out
+
+
+def _outer(rows: Rows, cut: int) -> Mask:
+    """Return where the `cut` lowest and highest rows of each value are, in the same order."""
+    order = np.argsort(rows, axis=0, kind="stable")
+    out = np.zeros(rows.shape, np.bool_)
+    for places in (order[:cut], order[-cut:]):
+        np.put_along_axis(out, places, values=True, axis=0)
+    return out
 
 
 def _ordered_sum(values: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> float:

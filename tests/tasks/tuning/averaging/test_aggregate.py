@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from shoal.tasks.tuning.averaging import aggregate as aggregation
 from shoal.tasks.tuning.averaging.aggregate import (
     Weighed,
     aggregate,
@@ -92,3 +93,12 @@ def test_equal_updates_give_equal_bits(trim: bool) -> None:
 def test_the_lower_median_ignores_a_large_half() -> None:
     assert lower_median([1.0, 1e9]) == 1.0
     assert lower_median([3.0, 1.0, 2.0]) == 2.0
+
+
+@pytest.mark.parametrize("count", [5, 8, 9])
+def test_the_quick_way_leaves_out_the_same_as_the_order_of_all(count: int) -> None:
+    """With many equal values, of which it depends on their place which are left out."""
+    rows = np.random.default_rng(count).integers(-2, 3, (count, 5000)).astype(np.float32)
+    quick = aggregation._outermost(rows)
+    np.testing.assert_array_equal(quick, aggregation._outer(rows, 1))
+    assert (quick.sum(axis=0) == 2).all()
