@@ -119,6 +119,7 @@ OWN = {
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
+    "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
         "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
     },
