@@ -35,7 +35,7 @@ import trio
 from shoal.state.service import State
 from shoal.state.settings import StateSettings
 from shoal.tasks.tuning.averaging.averager import Averager, AveragingNode
-from shoal.tasks.tuning.averaging.codecs import CODECS, Codec, CodecName
+from shoal.tasks.tuning.averaging.codecs import CODECS, Codec, CodecName, Vector
 from shoal.tasks.tuning.averaging.defaults import INT8_BLOCK
 from shoal.tasks.tuning.averaging.parcels import Parcels
 from shoal.tasks.tuning.averaging.terms import RunTerms
@@ -101,8 +101,9 @@ async def _round(averager: Averager, number: int) -> tuple[float, float, float]:
     """Average values that depend on `number`, the round and their index. Return the elapsed and CPU
     seconds, and the largest difference to the right mean."""
     base = averager.base
-    ramp = np.resize(np.arange(INT8_BLOCK, dtype=np.float32) / INT8_BLOCK, VALUES)
-    mine = base.values - (ramp + np.float32(number + 1 + base.round))
+    block = np.arange(INT8_BLOCK, dtype=np.float32) / np.float32(INT8_BLOCK)
+    ramp: Vector = np.resize(block, VALUES)
+    mine: Vector = base.values - (ramp + np.float32(number + 1 + base.round))
     momentum = base.state.momentum
     assert momentum is not None
     before = momentum.copy()

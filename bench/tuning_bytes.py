@@ -51,9 +51,9 @@ class Plan:
 
 def plans(*, quick: bool) -> dict[str, Plan]:
     return {
-        "lora": Plan(Lora, 2 if quick else 8, 10 if quick else 20, Codec("int4"), 1, 50.0),
-        "full": Plan(Full, 5 if quick else 20, 30 if quick else 110, Codec("int4"),
-                     5 if quick else 20, 400.0),
+        "lora": Plan(Lora, 2 if quick else 8, 5 if quick else 20, Codec("int4"), 1, 50.0),
+        "full": Plan(Full, 3 if quick else 20, 20 if quick else 110, Codec("int4"),
+                     3 if quick else 20, 400.0),
     }  # fmt: skip
 
 
@@ -75,7 +75,8 @@ def compare(plan: Plan) -> dict[str, object]:
         rounds += 1
         swarm.run(lambda least=rounds: _least_round(swarm) >= least)  # type: ignore[misc]
         loss = task.loss(swarm.live()[0].rounds.state.values)
-        print(f"round {rounds}: {loss:.4f}, goal {WITHIN * goal:.4f}", file=sys.stderr)
+        cpu = time.process_time()
+        print(f"round {rounds}: {loss:.4f} of {WITHIN * goal:.4f}, {cpu:.0f} s", file=sys.stderr)
     ours = sum(member.fetched for member in swarm.live())
     theirs = synchronous_bytes(task.synchronous_values, WORKERS, steps)
     return {

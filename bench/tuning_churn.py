@@ -16,6 +16,7 @@ poison, and no poisoned update accepted. `undefended` shows that the poison matt
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -127,6 +128,7 @@ def main() -> int:
         program(run, rounds)
         losses[name] = run.loss()
         figures[name] = {"loss": round(losses[name], 4), "rounds": run.round()}
+        print(f"{name}: {losses[name]:.4f}, CPU {time.process_time():.0f} s", file=sys.stderr)
         if name == "poison":
             figures["accepted"] = accepted_poison(run)
     value = {name: round(100 * (losses[name] / losses["calm"] - 1), 2) for name in losses}
