@@ -7,6 +7,7 @@ STOP_TIMEOUT = 15.0  # seconds for a daemon to end after `shoal stop`
 POLL = 0.05  # seconds between two checks of something that has no event
 RESUME_PATIENCE = 10.0  # seconds without the daemon after which an interrupted answer is given up
 RESUME_PAUSE = 0.2  # seconds between two attempts to continue it
+TUNING_PAUSE = 10.0  # seconds between two lines of progress of a fine-tuning without a terminal
 PROMPT_LIMIT = 512 << 10  # most bytes of a prompt on standard input
 
 NAME_WIDTH = 64  # most characters that are shown of a text from a peer
@@ -29,4 +30,3 @@ JOBS_LISTED = 50  # rows of a table without `--limit`
 JOBS_IDS_LIMIT = 640 * 1024  # most bytes of a file of ids: 10,000 ids, which fit in one request
 JOBS_RESTART_LOOK = 1.0  # seconds between two checks of whether the daemon runs again
 JOBS_PROGRESS_PAUSE = 10.0  # seconds between two lines of progress without a terminal
-TUNING_PAUSE = 10.0  # seconds between two lines of progress of a fine-tuning without a terminal

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ....dht.errors import NotEnoughDisk
 from ....transport.host.seam import Files, Host
 from ..interface import NOT_COUNTED, Batch
 from . import defaults
@@ -61,8 +60,7 @@ class RowsWriter:
         self._lengths = list[int]()
 
     async def add(self, rows: Sequence[Row]) -> None:
-        """Append rows. Raises TuningError `data-too-large`, and NotEnoughDisk if the disk is
-        full."""
+        """Append rows. Raises TuningError `data-too-large`, or `disk-full`."""
         if len(self._lengths) + len(rows) > defaults.ROWS_MOST:
             raise TuningError(
                 "data-too-large",
@@ -85,7 +83,7 @@ class RowsWriter:
         try:
             free = files.free_space(self._path.parent)
             if free < len(data) + defaults.DISK_SPARE:
-                raise NotEnoughDisk(self._path.parent, len(data), free, defaults.DISK_SPARE)
+                raise _full(self._path, free)
             files.append(self._staged, data)
         except OSError as error:
             raise _unwritable(self._path, error) from None
@@ -108,6 +106,15 @@ class RowsWriter:
         for path in (self._staged, self._path):
             with suppress(OSError):
                 self._host.files.remove(path)
+
+
+def _full(path: Path, free: int) -> TuningError:
+    return TuningError(
+        "disk-full",
+        f"the disk of `{path.parent.parent}` has {free >> 20} MiB free, and "
+        f"{defaults.DISK_SPARE >> 20} MiB must stay free beside the data",
+        hint="free some space on that disk, then start the fine-tuning again",
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> TuningError:

@@ -136,7 +136,7 @@ class Tunings:
         """Return the fine-tunings on the disk, the oldest first. Remove the data of those that were
         never accepted. Blocking."""
         found = list[Tuning]()
-        for entry in self._host.files.list(self._folder)[: 4 * defaults.TUNINGS]:
+        for entry in self._host.files.list(self._folder):
             file = PlanFile(self._host.files, self._folder / entry.name)
             with suppress(Damaged, OSError):
                 if (plan := file.read()) is not None:

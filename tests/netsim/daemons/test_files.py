@@ -249,3 +249,17 @@ def test_identity_tells_a_file_written_again() -> None:
     assert before == files.identity(Path("/a"))
     files.write(Path("/a"), NEW)
     assert files.identity(Path("/a")) != before
+
+
+def test_append() -> None:
+    files = DiskFiles(Mount(make()))
+    files.make_folder(PLACE.parent)
+    files.append(PLACE, b"one", mode=0o640)
+    files.append(PLACE, memoryview(b" two"))
+    assert files.read(PLACE, limit=99) == b"one two" and files.mode(PLACE) == 0o640
+    full = DiskFiles(Mount(make(capacity=9)))
+    full.make_folder(PLACE.parent)
+    full.append(PLACE, b"one two")
+    with pytest.raises(OSError):
+        full.append(PLACE, b" three")
+    assert full.read(PLACE, limit=99) == b"one two t"

@@ -248,7 +248,7 @@ async def test_bad_data_and_a_client_that_leaves_leave_nothing(
 async def test_a_full_disk_at_the_start_is_said(node: Node, autojump_clock: Clock) -> None:
     async with node.daemon() as tunings:
         node.host.files.free = 1 << 20
-        with pytest.raises(ModelError) as raised:
+        with pytest.raises(TuningError, match="has 1 MiB free") as raised:
             await begin(tunings, node)
         assert raised.value.code == "disk-full"
         node.host.files.free = None

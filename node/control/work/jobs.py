@@ -13,32 +13,32 @@ from pathlib import Path
 
 import trio
 
-from ...dht.content.blobs import write_pieces
-from ...dht.names import Names
-from ...state.directory import Directory
-from ...state.service import State
-from ...state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
-from ...state.views.usage import UsageCount
-from ...tasks.jobs.desk import Desk
-from ...tasks.jobs.errors import BadOutcome, BadSpec, JobError
-from ...tasks.jobs.kinds.table import KINDS
-from ...tasks.jobs.results import StoredResult, read_outcome
-from ...tasks.jobs.spec import read_spec
-from ...tasks.jobs.wholes import asked, joined
-from ...tasks.sharing.desk import usage_root
-from ...tasks.sharing.offers import offers
-from ...tasks.usage.accounting import NO_ROOT
-from ...transport.identity import PeerId
-from ...transport.shortid import BadId, meant
-from .. import defaults
-from ..daemon.base import Base
-from ..daemon.jobs import Working
-from ..errors import ControlError
-from . import views
-from .jobsubmission import Submission
-from .messages import jobs as messages
-from .messages.encoding import extended
-from .server import Emit, Operation, operation
+from ....dht.content.blobs import write_pieces
+from ....dht.names import Names
+from ....state.directory import Directory
+from ....state.service import State
+from ....state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
+from ....state.views.usage import UsageCount
+from ....tasks.jobs.desk import Desk
+from ....tasks.jobs.errors import BadOutcome, BadSpec, JobError
+from ....tasks.jobs.kinds.table import KINDS
+from ....tasks.jobs.results import StoredResult, read_outcome
+from ....tasks.jobs.spec import read_spec
+from ....tasks.jobs.wholes import asked, joined
+from ....tasks.sharing.desk import usage_root
+from ....tasks.sharing.offers import offers
+from ....tasks.usage.accounting import NO_ROOT
+from ....transport.identity import PeerId
+from ....transport.shortid import BadId, meant
+from ... import defaults
+from ...daemon.base import Base
+from ...daemon.jobs import Working
+from ...errors import ControlError
+from .. import views
+from ..messages import jobs as messages
+from ..messages.encoding import extended
+from ..server import Emit, Operation, operation
+from .submission import Submission
 
 _Row = tuple[UsageCount, PeerId, PeerId, str]
 """One row of usage: (counts, client, provider, root of the model)."""
