@@ -50,6 +50,7 @@ GOAL: Final = 0.5
 RANK: Final = 8
 LAYERS: Final = ("0:2", "2:4", "4:6")
 RATE: Final = 1e-3
+PARTS: Final = ("trainer", "daemons", "workers")
 SIDE: Final = Path(__file__).parent / "peers" / "peft_speed_side.py"
 
 
@@ -87,11 +88,11 @@ class Ours:
         self._chain = node.compute.tuning.chain(tuners.ROOT, tuners.ARCH)
         self._settings, self._learned = settings, learned
         self._daemons = [each for each in psutil.Process().children() if _is_daemon(each)]
+        self._workers = [one for each in self._daemons for one in each.children(recursive=True)]
 
     def _cpu(self) -> tuple[float, float, float]:
         """CPU seconds so far of the trainer, the daemons, and their workers."""
-        workers = [each for one in self._daemons for each in one.children(recursive=True)]
-        return time.process_time(), _cpu_of(self._daemons), _cpu_of(workers)
+        return time.process_time(), _cpu_of(self._daemons), _cpu_of(self._workers)
 
     async def steps(self, some: Sequence[Batch], taken: Taken) -> None:
         """Do some steps."""
@@ -202,7 +203,7 @@ def result(ours: Taken, theirs: Taken, tokens: Sequence[int]) -> dict[str, Any]:
         "name": "tuning_speed", "value": value, "goal": GOAL, "ok": value >= GOAL,
         "cpu_value": cpu, "tokens_per_s": speeds, "tokens": total,
         "cpu_us_per_token": {
-            **dict(zip(("trainer", "daemons", "workers"), (1e6 * each for each in parts))),
+            **dict(zip(PARTS, (1e6 * each for each in parts), strict=True)),
             "peft": 1e6 / speeds["peft"]["cpu"],
         },
         "worst": max(abs(a / b - 1) for a, b in pairs),

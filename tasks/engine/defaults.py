@@ -69,6 +69,7 @@ PACKED_ROWS = 64  # outputs up to a multiple of which the native kernels fill a 
 PACKED_COLUMNS = 32  # … and inputs
 PADDING_BYTES = 2**20  # of a layer by which its matrices may grow when they are filled, uncounted
 
+THREAD_BYTES = 4 << 20  # payloads above this are copied by a thread, not by the daemon's loop
 PASS_POSITIONS = 8192  # positions of one training pass
 TUNINGS = 16  # open tunings of a worker
 PASSES = 64  # passes of one tuning that wait

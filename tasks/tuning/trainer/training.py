@@ -6,7 +6,7 @@ checkpoint has all other state.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -193,7 +193,7 @@ class Training:
             total, number = total + loss, number + count
         held = total / number
         if held < learned.best_loss:
-            learned.best = {name: each.copy() for name, each in learned.tensors.items()}
+            learned.best = await self._host.offload(_copied, learned.tensors)
             learned.best_loss, learned.best_step = held, step
         return held
 
@@ -255,6 +255,11 @@ class Training:
         if trouble != self._progress.trouble:
             self._progress.trouble = trouble
             self._progress.tell()
+
+
+def _copied(tensors: Mapping[TensorName, Array]) -> dict[TensorName, Array]:
+    """Return a copy. Blocking: tens of megabytes of a large model."""
+    return {name: each.copy() for name, each in tensors.items()}
 
 
 def _is_cancelled(error: BaseException) -> bool:
