@@ -73,7 +73,7 @@ def _batch(rows: Sequence[Sequence[int]]) -> Batch:
 
 @dataclass(slots=True)
 class Taken:
-    """What the steps of one side took."""
+    """Time and losses of the steps of one side."""
 
     seconds: list[float] = field(default_factory=list)  # of each turn
     cpu: list[float] = field(default_factory=list)
@@ -121,7 +121,7 @@ def _is_daemon(process: psutil.Process) -> bool:
 
 
 class Theirs:
-    """The other side: one process."""
+    """Runs the process with `peft`."""
 
     def __init__(self, python: Path, folder: Path) -> None:
         self._process = subprocess.Popen(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from peft import PeftModel
-from peft_side import NOT_COUNTED, loss_of
+from peft_side import NOT_COUNTED, loss_of  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM
 
 

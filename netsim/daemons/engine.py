@@ -22,7 +22,7 @@ from ...tasks.engine.families import Architecture
 from ...tasks.engine.interface import LoadShard
 from ...tasks.engine.process import EngineProcess
 from ...tasks.engine.shard import Compute
-from ...tasks.engine.wire import Buffer, Header, WireClosed
+from ...tasks.engine.wire import Buffer, Header, Payload, WireClosed
 from ...transport.decoding import decode
 from ...transport.host.seam import Host
 from .compute import NumberCompute, Stopwatch, Timed, read_chunk, read_chunks
@@ -169,6 +169,10 @@ class SimulatedWorker:
         if self._status is not None:
             raise WireClosed("the worker has ended")
         return []
+
+    def arrived(self, most: int) -> list[tuple[Header, Payload]]:
+        """Do the same. No payload is in shared memory."""
+        return list(self.receive())
 
     async def wait_readable(self) -> None:
         """Wait until frames have arrived or the worker has ended."""
