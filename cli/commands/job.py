@@ -300,7 +300,8 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
         rows.append(("deadline", _time(answer.deadline)))
     if answer.came:
         rows.append(("result", f"came {_time(answer.came)}"))
-    rows += [("claims", _claim(claim)) for claim in answer.claims]
+    claims = sorted(answer.claims, key=lambda claim: claim.piece)
+    rows += [("claims", _claim(claim, answer.pieces)) for claim in claims]
     click.echo(render.fields(rows))
 
 
@@ -468,10 +469,10 @@ def _rows(item: "messages.JobView") -> str:
     return f"{done}{item.rows}{failed}"
 
 
-def _claim(claim: "messages.ClaimView") -> str:
+def _claim(claim: "messages.ClaimView", pieces: int) -> str:
     state = "refused" if claim.refused else "done" if claim.done else "in progress"
     step = f", step {claim.step}" if claim.step else ""
-    piece = f"piece {claim.piece + 1}, " if claim.piece else ""
+    piece = f"piece {claim.piece + 1} of {pieces}, " if pieces > 1 else ""
     return f"{_peer(claim.claimant)}  {piece}attempt {claim.attempt}: {state}{step}"
 
 

@@ -134,4 +134,6 @@ _SHAPES = {
     "generate": 'each line is an object: {"prompt": "…"} or {"messages": [{"role": "user", '
     '"content": "…"}]}',
     "embed": 'each line is an object: {"text": "…"}',
+    "evaluate": 'each line is an object: {"text": "…"}, or {"prompt": "…", "choices": ["…", "…"], '
+    '"answer": 0}',
 }

@@ -70,7 +70,7 @@ def _why(line: bytes, error: str, forms: Mapping[str, str]) -> str:
     except ValueError:  # a number with thousands of digits
         return "not JSON: a number is too long"
     if not isinstance(value, dict):
-        return f"not an object; expected one with {_either(forms)}"
+        return f'not an object, such as {{"{next(iter(forms))}": "…"}}'
     if missing := _MISSING.search(error):
         return f"`{missing[1]}` is missing"
     at = _FIELD.search(error)
@@ -83,11 +83,6 @@ def _why(line: bytes, error: str, forms: Mapping[str, str]) -> str:
 
 _FIELD = re.compile(r"`\$\.(\w+)")  # a field of the row in an error of the decoder
 _MISSING = re.compile(r"missing required field `(\w+)`$")
-
-
-def _either(forms: Mapping[str, str]) -> str:
-    """Return the names of the fields of which a row must have one."""
-    return " or ".join(f"`{name}`" for name in forms if name not in ("max_tokens", "seed"))
 
 
 def output_line(number: int, fields: Fields) -> bytes:

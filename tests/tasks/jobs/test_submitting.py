@@ -134,7 +134,7 @@ def test_a_file_without_valid_rows_is_refused(data: bytes, code: str) -> None:
         (b'{"messages": [{"role": "user"}]}', "a list of 1 to 64 messages, each with `role` and"),
         (b'{"text": "a"}', "it has neither `prompt` nor `messages`"),
         (b'{"prompt": "a", "messages": [{"role": "a", "content": "b"}]}', "it has both `prompt`"),
-        (b"[1]", "not an object; expected one with `prompt` or `messages`"),
+        (b"[1]", 'not an object, such as {"prompt": "…"}'),
         (b'{"prompt": ', "not JSON: expecting value at character 12"),
         (b'{"prompt": "\xff"}', "not UTF-8 text"),
         (b'{"prompt": ' + b"9" * 5000 + b"}", "not JSON: a number is too long"),
