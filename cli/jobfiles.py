@@ -74,8 +74,11 @@ def request_of(order: JobOrder) -> "Iterator[SubmitJobs]":
 
 @contextmanager
 def _file_of(file: Path | None) -> Iterator[Path | None]:
-    """Yield the path of a file; standard input is copied to a file first."""
+    """Yield the path of a file; standard input is copied to a file first. Raises OSError if the
+    file does not exist."""
     if file is None or str(file) != "-":
+        if file is not None:
+            file.stat()  # the command, not the daemon, says that there is no such file
         yield file
         return
     handle, name = tempfile.mkstemp(suffix=".jsonl")

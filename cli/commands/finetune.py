@@ -85,8 +85,8 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 @finetune.command(
     epilog=example(
-        "shoal finetune tiny --data poems.jsonl",
         "shoal finetune start tiny --data chats.jsonl --steps 200 --out ./tuned",
+        "shoal finetune tiny --data poems.jsonl",
     )
 )
 @click.argument("model", metavar="MODEL")

@@ -228,8 +228,13 @@ def test_options_are_not_ignored(daemon: Daemon, shoal: Shoal, tmp_path: Path) -
         done = shoal("submit", str(path), *given)
         assert done.code == 2 and "a job file goes without " in done.err and "hint:" in done.err
     assert "PROMPT" in shoal("submit", str(path), "hi").err
+    assert (
+        "hint: write `priority = …` into the file"
+        in shoal("submit", str(path), "--priority", "3").err
+    )
     done = shoal("submit", "tiny", "hi", "-o", str(tmp_path / "out"))
     assert done.code == 2 and "-o is only for --follow" in done.err
+    assert "hint: add --follow; or fetch the output later" in done.err
     assert not daemon.asked
 
 
