@@ -174,7 +174,7 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return render.safe(repr(value), 40)
-    words = {list: "a list", dict: "a table"}
+    words: Mapping[type, str] = {list: "a list", dict: "a table"}
     return words.get(type(value), "a time")
 
 
