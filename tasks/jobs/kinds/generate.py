@@ -34,8 +34,18 @@ class GenerateRow(Message, frozen=True):
 
     def check(self) -> None:
         """Raise ValueError unless the row has either a prompt or messages."""
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("expected either `prompt` or `messages`")
+        if self.prompt is None and self.messages is None:
+            raise ValueError("it has neither `prompt` nor `messages`")
+        if self.prompt is not None and self.messages is not None:
+            raise ValueError("it has both `prompt` and `messages`; one is expected")
+
+
+_FORMS = {
+    "prompt": "a text",
+    "messages": f"a list of 1 to {defaults.ROW_MESSAGES} messages, each with `role` and `content`",
+    "max_tokens": f"a whole number from 1 to {defaults.ROW_TOKENS}",
+    "seed": "a whole number from 0 to 2**62",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class Generate:
     stages: Sequence[Stage] = (Stage("generate", MODEL_STAGE),)
 
     def read(self, line: bytes) -> GenerateRow:
-        return read_row(GenerateRow, line)
+        return read_row(GenerateRow, line, _FORMS)
 
     def size(self, row: GenerateRow, spec: JobSpec) -> RowSize:
         said = row.messages or ()

@@ -216,6 +216,8 @@ class Tunings:
                 f"the folder `{ask.out}` is not empty",
                 hint="name a new one with `--out DIR`",
             )
+        if ask.out is not None:
+            await self._create(ask.out)
         taken = await self._around.named() | {each.plan.name for each in self.all()}
         name = self._free_name(ask, taken) if ask.name is None else naming.normal(ask.name)
         check_new_name(name)
@@ -234,6 +236,20 @@ class Tunings:
         except OSError:
             return True
 
+    async def _create(self, folder: Path) -> None:
+        """Create the folder for the result now, since a wrong path would be found hours later.
+
+        Raises TuningError `unwritable` if that fails.
+        """
+        try:
+            await self._host.offload(self._host.files.make_folder, folder)
+        except OSError as error:
+            raise TuningError(
+                "unwritable",
+                f"cannot create the folder `{folder}`: {(error.strerror or str(error)).lower()}",
+                hint="name another one with `--out DIR`, which the daemon's user may write",
+            ) from None
+
     @staticmethod
     def _free_name(ask: Request, taken: set[str]) -> str:
         """Return a name from those of the model and the file that no other adapter has."""
@@ -245,11 +261,11 @@ class Tunings:
     async def stop(self, tuning: Tuning) -> None:
         """Stop a fine-tuning after a checkpoint. `resume` continues it.
 
-        Raises TuningError `not-running` if it does not run.
+        Raises TuningError `not-active` if it does not run.
         """
         if not tuning.is_active:
             raise TuningError(
-                "not-running",
+                "not-active",
                 f"the fine-tuning {tuning.id} is {tuning.plan.state}",
                 hint=f"`shoal finetune show {tuning.id}` shows it",
             )

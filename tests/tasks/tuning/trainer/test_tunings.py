@@ -217,6 +217,7 @@ async def test_remove_leaves_no_files(node: Node, autojump_clock: Clock) -> None
         ({"name": "../x"}, "bad-name"),
         ({"name": "ab" * 32}, "bad-name"),
         ({"out": Path("/proc")}, "folder-used"),
+        ({"out": Path("/proc/x")}, "unwritable"),
     ],
 )
 async def test_what_is_refused_leaves_nothing(
