@@ -619,3 +619,61 @@ def test_norms_are_believed_by_what_was_usual() -> None:
     nothing.check(0.5, 1)
     with pytest.raises(SessionError):
         nothing.check(1.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "counted"), [(-1.0, None), (1e9, None), (float("nan"), None), (1.0, 7), (1.0, 2**40)]
+)
+def test_a_head_that_lies_about_the_loss_is_replaced(loss: float, counted: int | None) -> None:
+    async def body(world: World) -> None:
+        *stages, trainer = await swarm(world, (0, 3), (3, 6), (3, 6))
+        chain = chain_of(trainer)
+        wanted = await chain.loss(batch(), adapter())
+        liar = next(stage for stage in stages if stage.peer == chain.peers[1])
+        tune = liar.engine.tune
+
+        async def lying(name: bytes, order: PassOrder, data: Any) -> PassDone:
+            done = await tune(name, order, data)
+            said = done.counted if counted is None else counted
+            return PassDone(loss, said, done.seconds, done.predicted, done.data)
+
+        liar.engine.tune = lying  # type: ignore[method-assign,assignment]
+        assert await chain.loss(batch(), adapter()) == wanted
+        assert liar.peer not in chain.peers and chain.replaced == 1
+        await chain.aclose()
+
+    run(body)
+
+
+def test_the_tunings_of_a_trainer_that_crashed_are_closed() -> None:
+    async def body(world: World) -> None:
+        stage, _, trainer = await swarm(world, (0, 3), (3, 6))
+        attacker = Attacker(trainer, stage)
+        await attacker.open(NAME)
+        await trainer.host.crash()
+        await trio.sleep(TUNING_IDLE / 3)
+        assert stage.node.compute.tuning_stage.tunings == await _open_in(attacker) == 0
+
+    run(body)
+
+
+def test_a_trainer_that_does_not_take_its_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.tasks.tuning.stage.stage.WRITE_S", 5.0)
+    send = Stream.send
+
+    async def stuck(stream: Stream, data: bytes) -> None:
+        if b"done" in data[:40]:
+            await trio.sleep_forever()
+        await send(stream, data)
+
+    async def test(attacker: Attacker) -> None:
+        await attacker.open(NAME)
+        await attacker.set(NAME)
+        with monkeypatch.context() as patched:
+            patched.setattr(Stream, "send", stuck)
+            assert (await attacker.tune(NAME, TOKENS)).code == "timeout"
+        assert not attacker.stage.node.compute.tuning_stage._all._bytes
+
+    hostile(test)

@@ -342,3 +342,20 @@ def test_tunings_give_way_to_a_shard(made: Checkpoint) -> None:
     assert driver.core._training.beside_kv > 0 == driver.shard.pool.promised
     assert driver.request("load", 1, payload=load_payload(made.shard()))[0] == "ok"
     assert driver.core._training.count == driver.core._training.used_bytes == 0
+
+
+def test_tunings_and_waiting_passes_are_bounded(
+    made: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "PASSES", 3)
+    monkeypatch.setattr(training, "TUNINGS", 2)
+    driver = Driver(made.shard())
+    trainer = Trainer(driver, made)
+    Trainer(driver, made, name=b"second".ljust(16, b"."))
+    order = pack(OpenTuning(0, "trainer", False, TERMS))
+    third = driver.request("tune-open", b"third".ljust(16, b"."), payload=order)
+    assert third[:2] == ("refused", "too-many")
+    for part in range(4):
+        trainer.submit(part=part, number=part)
+    assert [header[:3] for header, _ in driver.frames] == [("refused", 3, "too-many")]
+    assert driver.request("tune-close", NAME)[0] == "ok"
