@@ -677,3 +677,25 @@ def test_a_trainer_that_does_not_take_its_answer_is_given_up(
         assert not attacker.stage.node.compute.tuning_stage._all._bytes
 
     hostile(test)
+
+
+def test_tensors_are_not_replaced_during_a_pass() -> None:
+    """Its derivatives would be those of other tensors than the trainer believes."""
+
+    async def test(attacker: Attacker) -> None:
+        await attacker.open(NAME)
+        await attacker.set(NAME)
+        codes = list[str]()
+
+        async def begin() -> None:
+            codes.append((await attacker.tune(NAME, TOKENS[:-1])).code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(begin)
+            await trio.sleep(5)
+            digest, other = attacker.digest, bytes(len(attacker.data))
+            assert (await attacker.set(NAME, other)).code == "busy"
+            attacker.digest = digest
+        assert codes == ["timeout"] and (await attacker.tune(NAME, TOKENS)).kind == "done"
+
+    hostile(test)
