@@ -13,11 +13,11 @@ from shoal.tasks.engine.adapters import AdapterTerms
 from shoal.tasks.engine.defaults import PASS_TEXTS_S, PASS_UNIT_S, STEP_S
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts, Span, TokenEvent
-from shoal.tasks.engine.messages import parse_event
+from shoal.tasks.engine.messages import load_payload, parse_event
 from shoal.tasks.engine.passes import OpenTuning, PassOrder, tensor_sizes
 from shoal.tasks.engine.training import PassTime
 from shoal.transport.message import pack
-from tests.tasks.engine.conftest import Checkpoint, Driver, Make, load_payload
+from tests.tasks.engine.conftest import Checkpoint, Driver, Make
 
 ROOT = "ab" * 32
 TERMS = AdapterTerms(ROOT, 4, 8.0, False, "F32", ("q_proj", "down_proj"), (0, 1, 2, 3))
