@@ -197,6 +197,8 @@ class Core:
         limit = self.available_bytes()
         if self._memory_bytes:
             limit = self._memory_bytes - sum(shard.bytes for shard in self._shards.values())
+            if weights + kv > limit - self._training.beside_kv:
+                self._training.end_all()
         if weights + kv > limit:
             raise EngineError(
                 "no-memory",
@@ -235,7 +237,7 @@ class Core:
         names = _block_names(owner, adapter, payload) if shard.reuses else []
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
-            shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
+            self._make_room(shard, blocks_for(tokens if soon is None else min(soon, tokens)))
             table = BlockTable(shard.pool, tokens, names, soon=soon, exact=exact)
             states = _states_beside(table, shard)
         except EngineError:
@@ -629,6 +631,12 @@ class Core:
         except EngineError as error:
             self._fail_job(session, job, error)
 
+    def _make_room(self, shard: LoadedShard, blocks: int) -> None:
+        """Free memory of a shard that no session needs until `blocks` blocks can be promised, as
+        far as possible."""
+        shard.adapters.make_room(blocks)
+        self._training.make_room(shard, blocks)
+
     def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
         """Return the part of the work for which there is memory, after ending the sessions whose
         memory it needs.
@@ -640,7 +648,7 @@ class Core:
             job, pool = session.job, session.shard.pool
             while job is not None and session.job is job:
                 end = job.position + rows
-                session.shard.adapters.make_room(session.table.lacks(end))
+                self._make_room(session.shard, session.table.lacks(end))
                 if session.table.lacks(end) <= pool.total - pool.promised:
                     session.table.secure(end)
                     break

@@ -47,6 +47,7 @@ FIRST_ROWS = 16  # rows at once before it is known how many have room
 EXPECTED_TOKENS = 256  # of an answer that may be longer
 UNKNOWN_STEP = 0.02  # seconds of a step, if nothing is known of a model's stages
 SPEED_SHARE = 0.3  # weight of the latest measurement of a speed
+OUTPUTS_KEPT = 64 * 2**20  # bytes of outputs of unfinished pieces that the next try continues
 ROW_PAUSE = 0.02  # seconds between the beginnings of two rows
 CHARACTERS_A_TOKEN = 3.0  # of a text whose tokens are not counted
 BROKEN_SHOWN = 8  # broken lines that are named

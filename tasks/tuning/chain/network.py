@@ -23,7 +23,7 @@ from ...engine.wire import Buffer
 from ...errors import SessionError, TaskError
 from ...inference.routing import Hop
 from ...inference.session import parse_dtype
-from ..defaults import AVOIDED_S, LYING_S, PART_POSITIONS, REPLACED
+from ..defaults import AVOIDED_S, LEAST_POSITIONS, LYING_S, PART_POSITIONS, REPLACED
 from ..interface import AdapterTensors, Batch, Gradients, TensorName
 from ..messages import Open, RunPass, SetTensors
 from .checks import UsualNorms, norm_of, values_of
@@ -156,6 +156,10 @@ class NetworkChain:
                         parts = divide(batch, self._positions)
                     else:
                         self._failed(failure)
+                        if self._positions < PART_POSITIONS:  # other stages may have more memory
+                            self._positions = PART_POSITIONS
+                            step.done.clear()
+                            parts = divide(batch, self._positions)
                     last = failure
                 else:
                     return
@@ -167,9 +171,10 @@ class NetworkChain:
     def _halve(self, parts: Sequence[BatchPart]) -> bool:
         """Make later parts smaller. Return whether they can be."""
         largest = max(part.rows * part.length for part in parts)
-        if all(part.rows == 1 for part in parts):
+        smaller = min(self._positions, largest) // 2
+        if smaller < LEAST_POSITIONS or all(part.rows == 1 for part in parts):
             return False
-        self._positions = max(1, min(self._positions, largest) // 2)
+        self._positions = smaller
         return True
 
     def _failed(self, failure: StageFailed) -> None:

@@ -5,6 +5,7 @@ were running when it ended.
 """
 
 import math
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from .settings import Wishes, check_wishes, row_length, settle
 from .training import Progress, Task, Training
 
 _ID_BYTES: Final = 6
+_ID: Final = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 _LEAST: Final = 4  # digits of an id that identify a fine-tuning
 
 
@@ -139,6 +141,8 @@ class Tunings:
         for entry in self._host.files.list(self._folder):
             file = PlanFile(self._host.files, self._folder / entry.name)
             with suppress(Damaged, OSError):
+                if not (_ID.fullmatch(entry.name) and self._is_own(file.folder)):
+                    continue  # not of this program, and not to be deleted
                 if (plan := file.read()) is not None:
                     found.append(Tuning(entry.name, file, plan, _progress_of(plan)))
                 elif entry.is_folder:
@@ -413,11 +417,15 @@ class Tunings:
             await self._host.offload(tuning.file.write, tuning.plan)
         tuning.progress.tell()
 
+    def _is_own(self, folder: Path) -> bool:
+        """Return whether a folder is no link to a folder elsewhere. Blocking."""
+        return self._host.files.real(folder) == self._host.files.real(folder.parent) / folder.name
+
     def _remove(self, folder: Path) -> None:
         """Delete the files of a fine-tuning, the plan first. Blocking."""
         files = self._host.files
         files.remove(folder / "plan.json")
-        for inner in (folder / "curve", folder / "adapter", folder):
+        for inner in filter(self._is_own, (folder / "curve", folder / "adapter", folder)):
             for entry in files.list(inner):
                 if not entry.is_folder:
                     files.remove(inner / entry.name)
