@@ -258,6 +258,7 @@ class FakeEngine:
         self.closed: list[bytes] = []  # names that sessions were closed with
         self.states: dict[SessionId, _State] = {}
         self.spans: list[Span] = []
+        self.holds = 0
         self.fail_at: int | None = None  # a span that ends there fails
         self.refuse_spans = False
         self.crashed = False
@@ -314,6 +315,9 @@ class FakeEngine:
         if state is None:
             raise EngineError("unknown-session", "the session is not open")
         self._wire.later(lambda: self._compute(state, span))
+
+    def hold(self) -> None:
+        self.holds += 1
 
     def cancel(self, session: SessionId) -> None:
         if session in self.states:
