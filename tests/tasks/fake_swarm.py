@@ -494,6 +494,7 @@ class Node:
             FakeModels(swarm.layers),
             seek=swarm.seek,
             find_adapter=swarm.find_adapter,
+            expect=self.stage.hold,
         )
         if parts is not None:
             self.serve(parts)
