@@ -107,7 +107,7 @@ def arrivals(seed: int, seconds: float) -> list[Job]:
     lot = Random(seed)
     begin = lot.uniform(rows[0][0], max(rows[0][0], rows[-1][0] - seconds))
     some = [row for row in rows if begin <= row[0] < begin + seconds]
-    jobs = []
+    jobs = list[Job]()
     for second, group in groupby(some, key=lambda row: int(row[0] - begin)):
         work = sum(PREFILL_S * prompt + TOKEN_S * made for _, prompt, made in group)
         user = PeerId(f"{len(jobs) % USERS:052d}")

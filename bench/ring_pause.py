@@ -5,7 +5,8 @@ answers, a stage has one of four faults (`worlds/survival.py`). `noticed_s` is t
 the fault until the gateway replaces the stage or its daemon reports it; goal: the larger of 1 s and
 8 times the usual time between two tokens, plus 0.25 s, because a worker is looked at ten times a
 second and news takes a round trip. `value` is the 99th percentile of the time from then until
-the next text in seconds; goal 1. The state is rebuilt by replay here.
+the next text in seconds; goal 1. The state of a short context is rebuilt by replay, and a long one
+has standbys; faults happen when these have caught up with the prompt.
 
 `growth` is the mean pause at 8,000 positions divided by that at 1,000; goal 1.2. With `--long N`,
 also one at N positions is measured. `--quick` has 12 faults at 200 and 800 positions.
@@ -20,14 +21,18 @@ from random import Random
 from typing import Any, Final
 
 import trio
+from worlds.longcontext import lengthen
 from worlds.survival import FAULTS, LAYERS, Chain, Fault, percentile
 
 from shoal.netsim.world import World
 from shoal.tasks.inference.conversation.replacing import Replacing
+from shoal.tasks.inference.names import PrefixNames
 
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
 
-TOKENS: Final = 60
+TOKENS: Final = 200
+SLOWER: Final = 20.0  # so that the small model takes as long as one of 200 M on a desktop
+FROM: Final = (130, 190)  # tokens at which stages have faults: until then, standbys have the rest
 GOALS: Final = {"value": 1.0, "late_s": 0.25, "growth": 1.2}
 
 
@@ -64,8 +69,8 @@ async def measure(
     world: World, notices: Notices, positions: int, faults: int, rng: Random
 ) -> Pauses:
     """Measure the pauses of answers to a prompt of that many positions."""
-    prompt = " ".join("word" for _ in range(positions // 2))
-    chain = Chain(world, rng, prompt, TOKENS)
+    words = " ".join("word" for _ in range(positions))  # a token each
+    chain = Chain(world, rng, words, TOKENS, slower=SLOWER)
     await chain.start()
     whole = await chain.ask()
     assert whole.tokens == TOKENS, whole.text
@@ -74,7 +79,9 @@ async def measure(
         fault: Fault = FAULTS[number % len(FAULTS)]
         place = (number // len(FAULTS)) % len(LAYERS)
         notices.at.clear()
-        told, when = await chain.disturbed(fault, place, rng.randrange(5, TOKENS - 10), 0.001)
+        names = chain.asker.node.compute.gateway._chains
+        names._names = PrefixNames(rng.randbytes(32))  # no stage has the prompt cached
+        told, when = await chain.disturbed(fault, place, rng.randrange(*FROM), 0.001)
         found.wrong += told.text != whole.text
         noticed = next((at - when for at in notices.at if at >= when), 0.0)
         after = next((at for at in told.times if at > when + noticed), when + noticed)
@@ -96,6 +103,7 @@ def main() -> int:
     lengths += [args.long] if args.long else []
     notices, found = Notices(), dict[int, Pauses]()
     notices.watch()
+    lengthen(2 * max(lengths))
     for positions in lengths:
         world = World(seed=args.seed)
         body = partial(measure, world, notices, positions, faults, Random(args.seed))

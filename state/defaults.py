@@ -250,6 +250,7 @@ JOB_SPEC_BYTES = 8 * 2**10
 JOB_NONCE_BYTES = 16
 JOB_DEPENDENCIES = 16
 JOB_REFUSED = 64  # claimants that a job's author refuses
+TUNING_ENTRIES = 64  # updates in a step of a run of training
 JOB_LEASE = (1.0, 600.0, 86_400.0)  # seconds: minimum, default, maximum
 JOB_RESULT_BYTES = 1024
 JOB_PARTS = 256  # pieces of one job

@@ -64,3 +64,11 @@ def test_the_places_that_a_page_names_exist(name: str) -> None:
     packages = "|".join(PACKAGES)
     for place in re.findall(rf"`((?:{packages})/[\w/.]*)`", (ROOT / name).read_text()):
         assert (ROOT / place).exists(), f"{name} names `{place}`, which is not there"
+
+
+def test_the_index_of_decisions_names_each() -> None:
+    folder = ROOT / "docs" / "adr"
+    found = re.findall(r"^\| \[(\d{4})\]\((\S+)\)", (folder / "README.md").read_text(), re.M)
+    files = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [name for _, name in found] == files
+    assert [number for number, _ in found] == [name[:4] for name in files]

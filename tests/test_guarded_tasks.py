@@ -66,6 +66,8 @@ PARTS = {
         "close_one",
         "self._until_silent",
     },  # of a command or a job
+    "tasks/inference/conversation/conversing.py": {"self._standing.keep"},  # of a request
+    "tasks/inference/conversation/standing.py": {"self._keep"},  # of a request
     "tasks/inference/conversation/watch.py": {"ask_all", "ask_one"},  # of a request
     "tasks/inference/choice.py": {"self._probe"},  # of the same
     "tasks/inference/embedding.py": {"some"},  # of a request
@@ -117,6 +119,7 @@ OWN = {
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
+    "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
         "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
     },

@@ -62,3 +62,24 @@ def test_jobs_are_done_by_another_node_though_it_is_killed(pair: list[Any], tmp_
     asker.end()
     assert again.end() == 0, again.log.read_text()
     assert "error" not in again.log.read_text()
+
+
+@pytest.mark.ci
+def test_a_model_is_evaluated_on_another_node(pair: list[Any], tmp_path: Path) -> None:
+    _, asker, _ = pair
+    path, output = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    rows = [
+        {"text": "And God said, Let there be light: and there was light."},
+        {"text": "Xq zzv 93 blorp kkkj."},
+        {"prompt": "And God saw the light, that it was", "choices": [" zebra", " good:"],
+         "answer": 1},
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)))
+    sent = said(asker, "job", "submit", "tiny", "--file", str(path), "--kind", "evaluate")
+    (job,) = sent["jobs"]
+    done = said(asker, "job", "result", job, "--wait", "-o", str(output))
+    text, noise, question = [json.loads(line) for line in output.read_text().splitlines()]
+    assert text["perplexity"] < 100 < 1000 < noise["perplexity"]
+    assert question["right"] and question["choice"] == 1
+    assert done["figures"]["tokens"] == text["tokens"] + noise["tokens"]
+    assert done["figures"]["accuracy"] == 1

@@ -2,7 +2,7 @@
 answer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Any, Final, Literal
@@ -12,6 +12,7 @@ import trio
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.daemons.engine import SimulatedEngine
 from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
@@ -31,6 +32,8 @@ Fault = Literal["power", "stopped", "crash", "hung"]
 engine's worker, and SIGSTOP of that worker."""
 FAULTS: Final[tuple[Fault, ...]] = ("power", "stopped", "crash", "hung")
 LAYERS: Final = ((0, 2), (2, 4), (4, 6))
+LAG: Final = 64
+"""Positions that a standby may lack when a fault happens. While it lacks more, the fault waits."""
 SETTLE_S: Final = 3.0
 """Virtual seconds between two answers."""
 
@@ -83,6 +86,7 @@ class Chain:
     prompt: str
     max_tokens: int
     spares: int = 1
+    slower: float = 1.0  # than the profile "desktop", by this factor
     links: dict[str, Any] = field(default_factory=dict)
     stages: dict[str, DaemonHandle] = field(default_factory=dict)
 
@@ -97,6 +101,9 @@ class Chain:
                 name = f"stage{number}-{copy}"
                 host = self.world.host(name, **self.links)
                 joins: dict[str, Any] = {"bootstrap": first, "model": "tiny"} if first else {}
+                speed = PROFILES["desktop"].speed
+                speed = replace(speed, factor=self.slower * speed.factor)
+                joins["profile"] = replace(PROFILES["desktop"], speed=speed)
                 handle = await host.start(layers=layers, engine=CountingEngine, **joins)
                 self.stages[name] = handle
                 first = first or [handle]
@@ -168,11 +175,19 @@ class Chain:
             else:
                 await now.wait()
             await trio.sleep(lag)
+            while not told and self.lag() > LAG:  # noqa: ASYNC110
+                await trio.sleep(0.05)
             when = trio.current_time()
             victim = self.stage(place)
             await self.harm(fault, victim)
         await self.repair(fault, victim)
         return told[0], when
+
+    def lag(self) -> int:
+        """Return how many positions the standbys of the present chain lack at most."""
+        runs = [run for run, _ in self.asker.node.compute.gateway._runs._runs.values()]
+        every = [(run, each) for run in runs for each in run.standbys.values()]
+        return max((run.computed - each.have for run, each in every), default=0)
 
     async def harm(self, fault: Fault, name: str) -> None:
         """Let a fault happen to a stage."""
@@ -195,6 +210,11 @@ class Chain:
             await daemon.serving()
         for daemon in (*self.stages.values(), self.asker):
             await daemon.until(lambda status: status["peers"] == len(self.stages))
+        directory = self.asker.node.directory
+        while not all(  # noqa: ASYNC110
+            directory.members()[each.peer].shards for each in self.stages.values()
+        ):
+            await trio.sleep(0.1)
         await trio.sleep(SETTLE_S)
 
 

@@ -58,7 +58,7 @@ async def trainer(folder: Path, layers: Sequence[str], dtype: str) -> AsyncItera
         run = partial(run_node, RealHost(), config, engine_factory=lambda *_: None)
         async with trio.open_nursery() as nursery:
             node: Node = await nursery.start(run)
-            while _shards(node) < len(layers):
+            while _shards(node) < len(layers):  # noqa: ASYNC110
                 await trio.sleep(0.1)
             yield node
             node.stop()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..jobresults import Record
 
 HEADS = ("JOB", "STATE", "ROWS", "MODEL", "BY", "PROMPT")
-KINDS = ("generate", "embed")
+KINDS = ("generate", "embed", "evaluate")
 NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
 
@@ -178,6 +178,8 @@ def _write(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> No
         click.echo(render.as_json(wrote))
     elif output is not None:
         click.echo(f"wrote {render.count(wrote.rows, 'line')} to {output}")
+        if wrote.figures:
+            click.echo(", ".join(map(_figure, wrote.figures.items())))
     else:
         flag = data_flag(data)
         click.echo(f"done: `shoal job result {job_id[:LETTERS]} -o FILE{flag}` writes the output")
@@ -187,6 +189,12 @@ def _write(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> No
             f"{wrote.rows_failed} of {render.count(wrote.rows, 'row')} failed",
             hint="their lines of the output have the fields `error` and `message`",
         )
+
+
+def _figure(item: tuple[str, object]) -> str:
+    """Return a figure as words: its name, and its value if it has one."""
+    name, value = item
+    return f"{name} {value:.5g}" if isinstance(value, int | float) else f"{name} without a number"
 
 
 @job.command("list", epilog=example("shoal job list --mine", "shoal job list --state open"))

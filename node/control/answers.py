@@ -12,9 +12,9 @@ from ..daemon.base import Base
 from ..daemon.compute import ComputeParts
 from ..errors import ControlError
 from ..kept import KeptAnswers, Note
-from .jobsubmission import sampling_of
 from .messages import generation
 from .server import Emit, Operation, operation
+from .work.submission import sampling_of
 
 CHAIN_BYTES: Final = 8192
 """Counted for an event that names the chain, of up to 64 stages."""

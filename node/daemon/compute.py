@@ -4,11 +4,14 @@ from dataclasses import replace
 
 from ...dht.content.scrub import Scrub
 from ...tasks.engine.passes import TuningEngine
+from ...tasks.inference.embedding import encoded
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
+from ...tasks.jobs.services import RowServices
 from ...tasks.serving.interface import ServingDevice, ServingSettings
 from ...tasks.serving.slots import Slots
 from ...tasks.tuning.chain.chains import TuningChains
+from ...tasks.tuning.scoring import Scorer
 from ...tasks.tuning.stage.stage import TuningStage
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
@@ -57,7 +60,9 @@ class ComputeParts:
             host, network.courier, able, self.stage.find_shard, self.stage.meter
         )
         self.tuning = TuningChains(host, network.courier, directory, self.tuning_stage)
-        self.working = Working(base, network, content, self.gateway, self.serving)
+        scorer = Scorer(self.models.use, encoded, self.tuning.chain)
+        services = RowServices(self.gateway, scorer)
+        self.working = Working(base, network, content, services, self.serving)
         self.scrub = Scrub(
             host,
             base.library,

@@ -21,7 +21,6 @@ from ..control.api import ApiOperations
 from ..control.blobs import BlobOperations
 from ..control.dht import Lookups
 from ..control.group import GroupOperations
-from ..control.jobs import JobOperations
 from ..control.models import ModelOperations
 from ..control.operations import Operations
 from ..control.plans import PlanOperations
@@ -30,7 +29,8 @@ from ..control.server import ControlServer, Operation
 from ..control.settings import SettingOperations
 from ..control.sharing import SharingOperations
 from ..control.state import StateOperations
-from ..control.tuning import TuningOperations
+from ..control.work.jobs import JobOperations
+from ..control.work.tuning import TuningOperations
 from ..folder import open_folder
 from ..invite import Invitation
 from ..settings.applying import LiveParts, LiveSettings

@@ -10,7 +10,6 @@ from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
-from ...tasks.inference.gateway import Gateway
 from ...tasks.jobs.crew import IdleTime, WorkTerms
 from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
@@ -19,6 +18,7 @@ from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.models import JobModels
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.runner import Workshop, runners
+from ...tasks.jobs.services import RowServices
 from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.worker import Worker, does_jobs
 from ...tasks.serving.slots import Slots
@@ -39,9 +39,10 @@ class Working:
         base: Base,
         network: NetworkParts,
         content: ContentParts,
-        gateway: Gateway,
+        services: RowServices,
         serving: Slots,
     ) -> None:
+        gateway = services.gateway
         host, state, own = base.host, network.state, base.identity.peer
         self._host, self._state = host, state
         self._directory = network.directory
@@ -57,7 +58,7 @@ class Working:
             host.now,
             works_for=lambda root: serving.is_for(root) or base.library.is_named(root),
         )
-        self.shop = Workshop(gateway, models, shelf, turn, network.directory.members)
+        self.shop = Workshop(services, models, shelf, turn, network.directory.members)
         """What jobs of all kinds use on this node."""
         self.keepers = Keepers(
             host,

@@ -27,6 +27,8 @@ BASE: Final[frozenset[Plot]] = frozenset((("member", 0), ("models", 0), ("group"
 WORK: Final[frozenset[Plot]] = frozenset((("jobs", 0), ("claims", 0)))
 """Plots that a node stores as soon as it writes a feed of either, because each is useless without
 the other."""
+TUNING: Final[frozenset[Plot]] = frozenset((("tuning", 0),))
+"""Plots that a node stores as soon as it takes part in a run of training."""
 
 
 class Interest:
@@ -79,12 +81,13 @@ class Interest:
     def wrote(self, plot: Plot) -> None:
         """Record that this node has a feed of its own of this plot.
 
-        If the plot is one of WORK, all of WORK is stored from now on.
+        If the plot is one of WORK or TUNING, all of them are stored from now on.
         """
-        if plot in WORK and not self._work and self._needed is not None:
-            self._work = WORK
-            self._needed |= WORK
-            self._gain(WORK)
+        for group in (WORK, TUNING):
+            if plot in group and not group <= self._work and self._needed is not None:
+                self._work |= group
+                self._needed |= group
+                self._gain(group)
 
     def _gain(self, plots: frozenset[Plot]) -> None:
         if self._kept is not None and (gained := plots - self._kept):

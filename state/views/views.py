@@ -15,6 +15,7 @@ from .jobs import Jobs
 from .members import Member, Members
 from .models import ModelNames
 from .placements import Placements
+from .tuning import Tunings
 from .usage import Usage
 from .view import StepCounter, View, read_fields
 
@@ -33,6 +34,7 @@ class Views(Watcher):
         self.placements = Placements()
         self.jobs = Jobs()
         self.usage = Usage()
+        self.tunings = Tunings()
         self._unreadable = 0
         views: tuple[View[Any, Any, Any], ...] = (
             self.members,
@@ -40,6 +42,7 @@ class Views(Watcher):
             self.placements,
             self.jobs,
             self.usage,
+            self.tunings,
         )
         self.on_change: list[Callable[[PeerId], None]] = []
         """Called with an author after a change of a feed that its `record` is assembled from."""

@@ -676,12 +676,19 @@ class Core:
         return [(session, rows) for session, rows in work if session.job is not None]
 
     def _preempt(self, shard: LoadedShard) -> None:
-        """End a session of a shard to free its memory."""
+        """End a session of a shard to free its memory: first one into which KV is copied, which has
+        computed nothing."""
         sessions = [each for each in self._sessions.values() if each.shard is shard]
         has = _promised(sessions)
         victim = max(
             sessions,
-            key=lambda each: (each.share.background, not each.own, has[each.owner], each.age),
+            key=lambda each: (
+                each.arrival is not None,
+                each.share.background,
+                not each.own,
+                has[each.owner],
+                each.age,
+            ),
         )
         self._evict(victim, "its memory was needed by another session")
 

@@ -5,8 +5,8 @@ of its weights, which is most of the work on small batches. Each step has a budg
 time, so that no session waits long for its next token. Rows enter in this order: the next token of
 each session (decode), parts of prompts (prefill), and then the same of background work. Prompts may
 double the time of a step, so that a running text slows down to half of its speed at most.
-Background work beside other work gets a small part of the time (BACKGROUND_PART), so that it delays
-nobody and still ends some day.
+Background work beside other work gets a small part of the time (BACKGROUND_PART), so that it hardly
+delays other work, and still ends some day.
 
 Sessions are served by virtual time: the time predicted for the rows that were computed so far for a
 gateway, within it for one of its users, and within that for a session. Whichever has the least

@@ -5,6 +5,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import trio
+from msgspec import structs
 
 from ...transport.errors import CallRefused, LinkClosed
 from ...transport.host.seam import Host
@@ -18,6 +19,7 @@ from ..defaults import (
     CHANGE_TIMEOUT,
     CHUNK_TIMEOUT,
     CLOSE_TIMEOUT,
+    MAX_STAGES,
     MAX_STOP_IDS,
     OPEN_TIMEOUT,
     ROUTE_AROUND,
@@ -30,6 +32,7 @@ from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
+from .routing import Hop
 from .session import (
     SESSION_BYTES,
     AskState,
@@ -134,8 +137,47 @@ class Chains:
         self, run: GenerationRun, index: int, model: Model, sampling: Sampling, names: bytes
     ) -> SessionOpened:
         """Open one stage, and return its reply. Raises Refused."""
+        hop, message = run.route[index], self._order(run, index, model, sampling)
+        await self._courier.meet(hop.peer)
+        try:
+            call = "session.open", message.header(), names
+            # A stage may have to fetch the adapter first, and may fetch KV of the prompt.
+            timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
+            timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
+            reply = await self._ask(hop.peer, *call, timeout)
+            return parse_opened(reply, message.tokens, message.activations)
+        except (CallRefused, LinkClosed, SessionError) as error:
+            # A job may be refused only because an interactive request has priority, and a request
+            # with an adapter only because of that.
+            if not run.terms.job and not model.adapter:
+                self._unopened[hop.peer] = self._host.now()
+            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
+            reason = SessionError(code, f"{run.describe(index)}: {error.message}")
+            raise StageRefused(hop.peer, reason) from None
+
+    async def stand_by(
+        self, run: GenerationRun, place: int, hop: Hop, model: Model, sampling: Sampling
+    ) -> bool:
+        """Open a standby for the stage at a place. Return whether it is ready.
+
+        It gets no names: its state stems from another stage, so nobody else may use it.
+        """
+        stages = (*run.peers[:place], hop.peer, *run.peers[place + 1 :])
+        order = self._order(run, place, model, sampling)
+        changes = {"stages": stages, "standby": run.peers[place], "resume": 0, "exact": True}
+        await self._courier.meet(hop.peer)
+        try:
+            header = structs.replace(order, **changes).header()
+            reply = await self._ask(hop.peer, "session.open", header, b"", OPEN_TIMEOUT)
+            opened = parse_opened(reply, order.tokens, order.activations)
+        except (CallRefused, LinkClosed, SessionError):
+            return False
+        return opened.drafts or not run.can_draft
+
+    def _order(self, run: GenerationRun, index: int, model: Model, sampling: Sampling) -> Open:
+        """Return the message that opens a stage."""
         hop = run.route[index]
-        message = Open(
+        return Open(
             session=run.session,
             epoch=run.epoch,
             root=model.root,
@@ -158,22 +200,6 @@ class Chains:
             exact=run.terms.exact,
             activations=run.activations,
         )
-        await self._courier.meet(hop.peer)
-        try:
-            call = "session.open", message.header(), names
-            # A stage may have to fetch the adapter first, and may fetch KV of the prompt.
-            timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
-            timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
-            reply = await self._ask(hop.peer, *call, timeout)
-            return parse_opened(reply, message.tokens, message.activations)
-        except (CallRefused, LinkClosed, SessionError) as error:
-            # A job may be refused only because an interactive request has priority, and a request
-            # with an adapter only because of that.
-            if not run.terms.job and not model.adapter:
-                self._unopened[hop.peer] = self._host.now()
-            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
-            reason = SessionError(code, f"{run.describe(index)}: {error.message}")
-            raise StageRefused(hop.peer, reason) from None
 
     async def change(self, run: GenerationRun, before: GenerationRun) -> None:
         """Give the stages that stay in a session their new neighbours, all at once.
@@ -202,7 +228,7 @@ class Chains:
         message = Change(
             session=run.session,
             epoch=run.epoch,
-            index=before.places[peer],
+            index=before.place_of(peer),
             place=place,
             stages=run.peers,
             resume=rest.resume,
@@ -217,9 +243,12 @@ class Chains:
             raise StageRefused(peer, SessionError(code, error.message)) from None
         before.places[peer] = place
 
-    async def drop(self, run: GenerationRun, peers: Collection[PeerId]) -> None:
-        """Close the stages of one epoch of a session at some peers, without waiting for others."""
-        header = Close(run.session, run.epoch).header()
+    async def drop(
+        self, run: GenerationRun, peers: Collection[PeerId], epoch: int | None = None
+    ) -> None:
+        """Close the stages of one epoch of a session, the run's if None, at some peers, without
+        waiting for others."""
+        header = Close(run.session, run.epoch if epoch is None else epoch).header()
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             for peer in peers:
                 with suppress(CallRefused, LinkClosed):
@@ -316,14 +345,15 @@ class Chains:
         async def close_one(peer: PeerId) -> None:
             # A dead stage has no session to close.
             with suppress(CallRefused, LinkClosed, SessionError):
-                known = names if run.places[peer] <= run.named else b""
+                known = names if run.places.get(peer, MAX_STAGES) <= run.named else b""
                 reply = await self._ask(peer, "session.close", header, known, CLOSE_TIMEOUT)
                 for link in parse_closed(reply).slow:
                     self._note_slow(run, peer, *link)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:
-                for peer in dict.fromkeys(run.peers):
+                standbys = (each.hop.peer for each in run.standbys.values())
+                for peer in dict.fromkeys((*run.peers, *standbys)):
                     late = peer in run.missed | run.suspects or self._courier.is_quiet(peer)
                     if not late:
                         nursery.start_soon(close_one, peer)

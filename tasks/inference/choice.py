@@ -108,6 +108,15 @@ class Choice:
         shard, claimed = Shard(peer, root, parts), Times(token_s, token_s)
         return self._router.beliefs.times(shard, claimed).token_s / token_s if token_s else 1.0
 
+    def row_s(self, hop: Hop, model: Model) -> float:
+        """Return the predicted seconds in which a stage computes one position of a prompt, 0 if it
+        is no member any more."""
+        members = self._directory.members()
+        if hop.peer not in members:
+            return 0.0
+        claimed = self._claimed(members, model, hop)
+        return self._router.beliefs.times(Shard(hop.peer, model.root, hop.parts), claimed).row_s
+
     # Facts about members.
 
     def _view(self, members: Members, model: Model) -> View:

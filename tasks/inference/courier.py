@@ -147,6 +147,7 @@ class Courier:
         payload: bytes = b"",
         *,
         timeout: float,
+        priority: Priority = Priority.CONTROL,
     ) -> Reply:
         """Call a method and return its reply.
 
@@ -154,7 +155,9 @@ class Courier:
         in seconds.
         """
         if peer != self.peer:
-            return await self._link(peer).call(method, header, payload, timeout=timeout)
+            return await self._link(peer).call(
+                method, header, payload, priority=priority, timeout=timeout
+            )
         answer = self._handlers[method](Call(peer, dict(header), payload))
         if isawaitable(answer):
             answer = await answer

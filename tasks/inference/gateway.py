@@ -26,6 +26,7 @@ from .conversation.opening import Opening
 from .conversation.replacing import Replacing
 from .conversation.routes import Routes, Seek
 from .conversation.runs import OpenRuns
+from .conversation.standing import Standing
 from .conversation.talk import Talk
 from .conversation.windows import Windows
 from .courier import Courier
@@ -102,7 +103,10 @@ class Gateway:
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
         mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
         replacing = Replacing(host, routes, self._opening, mending)
-        self._conversation = Conversation(host, courier, self._opening, replacing, self._windows)
+        standing = Standing(host, courier, directory, self._chains, routes.choice)
+        self._conversation = Conversation(
+            *(host, courier, self._opening, replacing, self._windows), standing
+        )
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""
         self._expect = expect

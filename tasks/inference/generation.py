@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -224,6 +224,16 @@ class RunTimes:
         return (self.last_at - self.first_at) / (self.tokens - 1)
 
 
+@dataclass(slots=True)
+class Standby:
+    """A node that is ready to take the place of a stage, opened in `epoch`. It has the KV of `have`
+    positions."""
+
+    hop: Hop
+    epoch: int
+    have: int = 0
+
+
 class GenerationRun:
     """A session at its gateway, over one chain of stages.
 
@@ -257,6 +267,7 @@ class GenerationRun:
         self.continuation: Continuation | None = None  # if the chain was changed
         # The stages' places in the chain, as they know them.
         self.places = {hop.peer: place for place, hop in enumerate(self.route)}
+        self.standbys = dict[int, Standby]()  # by the place of the stage
         self.pace = Pace(now)
         self.suspects: frozenset[PeerId] = frozenset()  # stages that missed their deadline
         self.answered: dict[PeerId, float] = {}  # seconds of each stage's quickest answer
@@ -277,6 +288,30 @@ class GenerationRun:
     def peers(self) -> tuple[PeerId, ...]:
         """The stages' peer ids, in layer order."""
         return tuple(hop.peer for hop in self.route)
+
+    def covered(self, lost: Collection[str]) -> tuple[Hop, ...]:
+        """Return the chain with standbys in place of the stages in `lost`, where there are any."""
+        return tuple(
+            self.standbys[place].hop
+            if hop.peer in lost
+            and place in self.standbys
+            and self.standbys[place].hop.peer not in lost
+            else hop
+            for place, hop in enumerate(self.route)
+        )
+
+    def place_of(self, peer: PeerId) -> int:
+        """Return the place in the chain at which a stage or a standby has the session."""
+        standing = {each.hop.peer: place for place, each in self.standbys.items()}
+        return self.places[peer] if peer in self.places else standing[peer]
+
+    def lose_standby(self, peer: PeerId) -> bool:
+        """Forget a standby. Return whether there was one at that peer."""
+        for place, standby in self.standbys.items():
+            if standby.hop.peer == peer:
+                del self.standbys[place]
+                return True
+        return False
 
     def check(self, sender: PeerId, epoch: int, *, head: bool) -> None:
         """Raise SessionError unless `sender` may send this message in this epoch.

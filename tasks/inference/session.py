@@ -116,6 +116,7 @@ class Open(EpochMessage, frozen=True):
     resume: _Before = 0  # where the chain continues; positions before it are rebuilt
     exact: bool = False  # whether no KV may stem from copies in int8
     activations: Activations = "exact"  # how the stages send hidden states to each other
+    standby: _Peer | None = None  # the stage whose KV this one gets, until it takes its place
 
     @property
     def idle(self) -> bool:

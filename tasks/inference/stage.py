@@ -81,6 +81,7 @@ from .stagesessions import (
     WaitingSpan,
     coded,
 )
+from .surviving.copying import StageCopies
 from .surviving.rebuilding import Rebuilding
 from .surviving.recovery import LOST_STATE
 from .surviving.sentlog import SentBudget, SentLog
@@ -123,6 +124,8 @@ class Stage:
         self._all = StageSessions(courier.peer)
         self._meetings = Meetings(host, courier)
         self._changes = StageChanges(host, courier, self._all, self._meetings)
+        self.copies = StageCopies(host, courier, engine, self._all, self._meetings)
+        """Copies of sessions' KV to standbys."""
         self._budget = SentBudget(sent_bytes)
         self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
@@ -365,7 +368,8 @@ class Stage:
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         session.computed = cached
-        self.meter.opened(session.use)
+        if session.open.standby is None:
+            self.meter.opened(session.use)
         session.passed = cached
         held, order = session.served.held, session.open
         if order.resume:

@@ -53,7 +53,8 @@ class StageLoads:
         self, served: ServedShard, asker: PeerId, asked: Probe, prefix: Prefix, now: float
     ) -> StageLoad:
         """Return how busy a shard is, for a prompt of a gateway that asks."""
-        sessions = self._all.of_shard(served)
+        standbys = self._all.standbys(served)
+        sessions = [each for each in self._all.of_shard(served) if each not in standbys]
         waiting = [session.waiting for session in sessions]
         running = sum(count > 0 for count in waiting)
         cached = min(served.names.length(asker, prefix), max(0, asked.prompt - 1))
@@ -61,7 +62,7 @@ class StageLoads:
         texts = self._all.texts(served)
         rows = max(1, asked.prompt - cached)
         return StageLoad(
-            room=self._all.room_for(served, asker),
+            room=self._all.room_for(served, asker, without=standbys),
             sessions=len(waiting),
             running=running,
             waiting=sum(waiting),
@@ -91,7 +92,8 @@ class StageLoads:
         ]
         wanted = asked.ahead + 1
         reserved = served.queue.reserved(asker, now)
-        room = self._all.room_for(served, asker) // BLOCK - reserved
+        standbys = self._all.standbys(served)
+        room = self._all.room_for(served, asker, without=standbys) // BLOCK - reserved
         memory = [(seconds, each.blocks) for seconds, each in ends]
         back = seconds_until_room(wanted * blocks_for(asked.soon), room, memory)
         held = len(self._all.open) + len(self._all.opening.difference(self._all.open.values()))

@@ -12,11 +12,15 @@ from ...transport.link.calls import Call, Refusal, Reply
 from ..defaults import (
     ANSWER_SOON,
     CLOSED_REMEMBERED,
+    COPY_PART_BYTES,
     KV_SHARE,
     KV_TURN,
     SESSION_WAITED,
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
+    STANDBY_FREE,
+    STANDBYS,
+    STANDBYS_OF_ONE,
 )
 from ..drafting.inputs import Inputs
 from ..engine.activations.layout import packed_bytes
@@ -30,10 +34,10 @@ from ..usage.metering import Use
 from .memoryqueue import MemoryQueue
 from .session import (
     AskState,
+    EpochMessage,
     FeedToken,
     Need,
     Open,
-    Rebuild,
     SpanMessage,
     StageState,
 )
@@ -106,6 +110,9 @@ class StageSession:
     passed: int = 0  # positions of which the state is complete: their output has left
     rebuilding: Rebuilding | None = None  # after its chain was changed
     changes: int = 0  # of its chain
+    copied: dict[PeerId, int] = field(default_factory=dict)  # positions that standbys have
+    copy_size: int = COPY_PART_BYTES  # of the next part
+    copying: bool = False  # whether a part is being copied, or written at a standby
     told_lost: bool = False  # whether the gateway knows that the link to a neighbour has ended
     computed: int = 0  # positions that are cached or have been computed
     queued: deque[WaitingSpan] = field(default_factory=deque)  # in the order of their answers
@@ -262,6 +269,15 @@ class StageSessions:
         """The peer id of this node."""
         return self._own
 
+    def standbys(self, served: ServedShard | None = None) -> list[StageSession]:
+        """Return the sessions of standbys, of all shards if None. They end when their memory is
+        needed."""
+        return [
+            each
+            for each in self.open.values()
+            if each.open.standby is not None and served in (None, each.served)
+        ]
+
     def of_shard(self, served: ServedShard | None) -> list[StageSession]:
         """Return the sessions of a shard."""
         return [session for session in self.open.values() if session.served is served]
@@ -300,8 +316,9 @@ class StageSessions:
         if self.open.get(session.name) is not session:
             return False
         del self.open[session.name]
-        session.served.used = now
-        session.served.answer.note(session.reached - session.prompt)
+        if session.open.standby is None:
+            session.served.used = now
+            session.served.answer.note(session.reached - session.prompt)
         session.log.drop()
         return True
 
@@ -313,7 +330,8 @@ class StageSessions:
         """
         lately = now - SESSION_WAITED
         return sum(
-            not session.open.idle and (session.waiting > 0 or session.heard >= lately)
+            not (session.open.idle or session.open.standby)
+            and (session.waiting > 0 or session.heard >= lately)
             for session in self.open.values()
         )
 
@@ -325,7 +343,7 @@ class StageSessions:
     def idle_time(self, number: int, now: float) -> float:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         served = self.shards.get(number)
-        if served is None or self.of_shard(served):
+        if served is None or len(self.of_shard(served)) > len(self.standbys(served)):
             return 0.0
         return now - served.used
 
@@ -377,12 +395,28 @@ class StageSessions:
             raise SessionError("session-open", "the session is open already")
         if message.epoch <= self._closed.get(name[:2], 0):
             raise SessionError("session-closed", "the session was closed")
-        every = self.opening.union(self.open.values())
+        if message.standby is not None:
+            self._check_standby(gateway, message)
+            return
+        every = self.opening.union(self.open.values()).difference(self.standbys())
         own = sum(item.gateway == gateway for item in every)
         mine = gateway == self._own  # the owner's gateway has no limit of its own
         held = len(every) + freeing
         if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
+
+    def _check_standby(self, gateway: PeerId, message: Open) -> None:
+        """Raise SessionError if a standby may not be opened now. It takes memory only while much is
+        free."""
+        served, standbys = self.find_shard(message), self.standbys()
+        if not served.held.kv_heads:
+            raise SessionError("not-copied", "the state of this shard's sessions cannot be copied")
+        of_one = sum(each.gateway == gateway for each in standbys)
+        if len(standbys) >= STANDBYS or of_one >= STANDBYS_OF_ONE:
+            raise SessionError("too-many-sessions", "this stage has no room for more standbys")
+        free = self.room_for(served, self._own) - int(STANDBY_FREE * served.held.kv_tokens)
+        if message.tokens > free:
+            raise SessionError("no-memory", "this stage's memory is not free enough for a standby")
 
     def yielding(
         self, gateway: PeerId, message: Open, served: ServedShard, now: float
@@ -393,12 +427,16 @@ class StageSessions:
         come later do not get the memory before it. This node's own requests do not wait for those
         of others.
         """
+        if message.standby is not None:  # it was checked, and ends itself for others
+            return []
         mine = gateway == self._own and not message.idle
         ahead = 0 if mine else served.queue.ahead(gateway, message, now) * BLOCK
         if message.soon <= self.room_for(served, gateway) - ahead:
             served.queue.leave(gateway, message)
             return []
-        yielding = [] if message.idle else self._may_end(served, gateway, now)
+        yielding = self.standbys(served)
+        if not message.idle:
+            yielding += self._may_end(served, gateway, now)
         room = self.room_for(served, gateway, without=yielding) - ahead
         if message.soon > room:
             if not message.idle and self._within_share(served, gateway, message):
@@ -415,7 +453,11 @@ class StageSessions:
 
     def _within_share(self, served: ServedShard, gateway: PeerId, message: Open) -> bool:
         """Return whether a gateway may have a further session of this size."""
-        own = [each.blocks for each in self.of_shard(served) if each.gateway == gateway]
+        own = [
+            each.blocks
+            for each in self.of_shard(served)
+            if each.gateway == gateway and each.open.standby is None
+        ]
         share = int(served.held.kv_tokens // BLOCK * KV_SHARE)
         return not own or sum(own) + blocks_for(message.soon) <= share
 
@@ -429,6 +471,7 @@ class StageSessions:
             each
             for each in reversed(self.of_shard(served))
             if each not in beyond
+            and each.open.standby is None
             and (each.open.idle or (gateway == self._own and each.gateway != gateway))
         ]
         return sorted([*beyond, *others], key=lambda each: not each.open.idle)
@@ -444,7 +487,7 @@ class StageSessions:
         share = int(served.held.kv_tokens // BLOCK * KV_SHARE)
         has = dict[PeerId, list[StageSession]]()
         for each in self.of_shard(served):
-            if each.gateway not in (gateway, self._own):
+            if each.gateway not in (gateway, self._own) and each.open.standby is None:
                 has.setdefault(each.gateway, []).append(each)
         beyond = []
         for sessions in has.values():
@@ -463,7 +506,8 @@ class StageSessions:
         """
         for served in self.shards.values():
             if (served.held.root, served.held.parts) == (root, parts):
-                return self.room_for(served, gateway or self._own)
+                without = self.standbys(served)
+                return self.room_for(served, gateway or self._own, without=without)
         return 0
 
     def room_for(
@@ -491,7 +535,7 @@ class StageSessions:
     def find(
         self,
         sender: PeerId,
-        message: SpanMessage | FeedToken | AskState | Need | Rebuild,
+        message: EpochMessage,
         index: int,
     ) -> StageSession:
         """Return the open session of a message for stage `index`.
@@ -504,4 +548,6 @@ class StageSessions:
             raise SessionError("unknown-session", "no such session is open here")
         if message.epoch != session.open.epoch:
             raise SessionError("stale-epoch", f"the session is in epoch {session.open.epoch}")
+        if session.open.standby is not None and not isinstance(message, AskState):
+            raise SessionError("not-yours", "this stage stands by for another one")
         return session

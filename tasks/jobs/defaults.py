@@ -34,6 +34,7 @@ HEDGE_LEAST = 10.0  # seconds more than that, because a short piece is late by c
 ROW_BYTES = 64 * 2**10  # of one line
 ROW_TOKENS = 4096  # the most tokens to generate for one row
 ROW_MESSAGES = 64  # the most messages of one conversation
+ROW_CHOICES = 64  # choices of a question in a row
 ROW_MESSAGE = 300  # characters of the message of a row that failed
 INPUT_BYTES = 64 * 2**20  # of one job
 PIECE_BYTES = 2**20  # of the rows of one piece

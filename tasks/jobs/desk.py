@@ -264,6 +264,11 @@ class Desk:
         for result in await self.complete(job, wait=wait):
             yield (await self._taken(result.job)).outcome.text.encode()
 
+    def kind(self, job: str) -> str:
+        """Return the kind of one of this node's own jobs that are done, or "" for others."""
+        done = (each.kind for each in self.results if self._whole(each.job) == job)
+        return next(done, "")
+
     async def _taken(self, piece: str) -> StoredResult:
         found = await self.results.take(piece)
         if found is None:

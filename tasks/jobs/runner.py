@@ -30,10 +30,11 @@ from .spec import JobSpec, read_spec, root_of
 from .speed import JobSpeed, chain_costs
 
 NOT_NOW: Final = (
-    *("busy", "no-route", "no-memory", "too-many-sessions", "overloaded", "unreachable"),
+    *("busy", "no-route", "no-memory", "too-many", "too-many-sessions", "overloaded"),
+    "unreachable",
 )
 """Codes of temporary obstacles, which do not count as failures of the job."""
-_SHORTAGES: Final = ("busy", "no-memory", "too-many-sessions", "overloaded")
+_SHORTAGES: Final = ("busy", "no-memory", "too-many", "too-many-sessions", "overloaded")
 """Codes of refusals that other rows of this node may have caused."""
 
 

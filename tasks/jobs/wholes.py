@@ -1,5 +1,6 @@
 """Jobs as wholes: what is submitted, how far it is, and the results of its pieces together."""
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -7,7 +8,8 @@ from dataclasses import dataclass, replace
 from ...state import defaults as state_defaults
 from ...state.views.jobs import Job
 from .errors import BadSpec, JobError
-from .kinds.rows import check_output
+from .kinds.kind import Fields
+from .kinds.rows import check_output, lines_of
 from .kinds.table import KINDS
 from .results import JobOutcome, StoredResult
 from .spec import JobSpec, read_spec
@@ -46,6 +48,15 @@ def checked(job: Job, outcome: JobOutcome) -> JobOutcome:
         spec = read_spec(job.spec)
         check_output(outcome.text.encode(), job.rows, spec.first, spec.last)
     return replace(outcome, size=len(outcome.text.encode()))
+
+
+def figures_of(kind: str, pieces: Sequence[bytes]) -> Fields:
+    """Return what a kind sums up over the output of a job. Rows that failed do not count."""
+    known = KINDS.get(kind)
+    if known is None:
+        return {}
+    rows = (json.loads(line.data) for piece in pieces for line in lines_of(piece))
+    return known.sum_up([row for row in rows if "error" not in row])
 
 
 def asked(job: Job, spec: JobSpec) -> str:

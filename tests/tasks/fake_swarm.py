@@ -1,12 +1,14 @@
 """Fakes at the seams of a session: links in memory, an engine that hashes, a tokenizer of bytes."""
 
 import hashlib
+import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import msgpack
 import trio
 
 from shoal.state.directory import Directory
@@ -20,6 +22,7 @@ from shoal.tasks.engine.interface import (
     EngineEvent,
     FailedEvent,
     HiddenEvent,
+    KvRange,
     Parts,
     SessionId,
     SessionTerms,
@@ -27,6 +30,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.kv.blocks import BLOCK
+from shoal.tasks.engine.kv.parts import range_of
 from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
@@ -261,6 +265,7 @@ class FakeEngine:
         self.holds = 0
         self.fail_at: int | None = None  # a span that ends there fails
         self.refuse_spans = False
+        self.refuse_kv = ""  # the code of the refusal of parts
         self.crashed = False
         self.poison: int | None = None  # a span that ends there or later crashes the engine
         self.crash: Callable[[], None] = self.lose_all
@@ -336,6 +341,29 @@ class FakeEngine:
             for number in range(min(len(names) // NAME_BYTES, len(state.rows) // BLOCK)):
                 name = names[number * NAME_BYTES : (number + 1) * NAME_BYTES]
                 self.kept[state.owner, name] = state.rows[: (number + 1) * BLOCK]
+
+    async def read_kv(self, source: SessionId, part: KvRange, form: str) -> bytes:
+        """Return rows of a session as a part of KV, of all layers."""
+        await trio.lowlevel.checkpoint()
+        rows = self.states[source].rows
+        if part.stop > len(rows):
+            raise EngineError("bad-state", "the session is shorter")
+        place = part.start, part.stop, part.first, part.last
+        header = msgpack.packb(["shoal-kv-part", 1, ROOT, "", "float32", "fake", form, place, 1, 1])
+        data = json.dumps(rows[part.start : part.stop]).encode()
+        return b"".join((struct.pack("!H", len(header)), header, data))
+
+    async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
+        """Append rows to a session."""
+        await trio.lowlevel.checkpoint()
+        if self.refuse_kv:
+            raise EngineError(self.refuse_kv, "as the test wants")
+        state, (place, _) = self.states[session], range_of(memoryview(part))
+        if place.start != len(state.rows):
+            raise EngineError("gap", "a part does not follow")
+        size = 2 + struct.unpack_from("!H", part)[0]
+        state.rows += json.loads(part[size:])
+        return len(state.rows)
 
     def lose_all(self) -> None:
         """End all sessions and open no others, as when the worker process is killed."""
@@ -499,9 +527,11 @@ class Node:
         if parts is not None:
             self.serve(parts)
 
-    def serve(self, parts: Parts, kv_tokens: int = KV) -> None:
+    def serve(self, parts: Parts, kv_tokens: int = KV, kv_heads: int = 0) -> None:
+        """Serve a shard, whose sessions can be copied if it has `kv_heads`."""
         self.engine.kv_tokens = kv_tokens
-        self.stage.serve(HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens))
+        held = HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens)
+        self.stage.serve(replace(held, kv_heads=kv_heads, head_dim=1))
 
     async def crash(self, start: float = 1.0, load: float = 2.0) -> None:
         """Kill the engine's worker. The next one starts in `start` seconds and loads for `load`."""

@@ -1,13 +1,13 @@
 """Messages about jobs, and about the usage that providers report."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Never
 
 from ....state.defaults import JOB_PRIORITY, MAX_DEADLINE, MAX_PRIORITY
 from ....tasks.jobs.defaults import ROW_TOKENS
 from ... import defaults
-from .encoding import Ask, FileName, IfKnown, Items, TextBound, Whole
+from .encoding import Ask, FileName, IfKnown, Items, Json, TextBound, Whole
 from .generation import AskForText
 
 Id = Annotated[str, TextBound(64)]
@@ -205,12 +205,14 @@ class GetJobResult(Ask[JobResult, Never]):
 
 @dataclass(frozen=True, slots=True)
 class WrittenJob:
-    """The file to which the output of a job was written, with its number of bytes and rows."""
+    """The file to which the output of a job was written, with its number of bytes and rows, and
+    what the kind of the job sums up (docs/spec/jobs.md)."""
 
     path: str
     size: int
     rows: int
     rows_failed: int
+    figures: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

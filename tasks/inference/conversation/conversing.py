@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
+import trio
+
 from ....transport.errors import LinkClosed
 from ....transport.host.seam import Host
 from ...defaults import (
@@ -19,6 +21,7 @@ from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens
 from ..surviving.stagechanges import span_size
 from .opening import Opening
 from .replacing import Replacing
+from .standing import Standing
 from .talk import Talk, lost_stage
 from .watch import Watch
 from .windows import Windows
@@ -34,12 +37,14 @@ class Conversation:
         opening: Opening,
         replacing: Replacing,
         windows: Windows,
+        standing: Standing,
     ) -> None:
         self._host = host
         self._courier = courier
         self._opening = opening
         self._replacing = replacing
         self._windows = windows
+        self._standing = standing
 
     async def hold(self, talk: Talk) -> None:
         """Converse over one chain after another until the answer is complete.
@@ -59,10 +64,24 @@ class Conversation:
         run = talk.run
         assert run is not None
         try:
+            if self._standing.may_keep(talk, run):
+                return await self._exchange_with_standbys(talk, run)
             return await self._exchange(talk, run)
         except StageLost as error:
             await self._replacing.replace(talk, run, error)
             return False
+
+    async def _exchange_with_standbys(self, talk: Talk, run: GenerationRun) -> bool:
+        """Converse as `_exchange` does, while stages copy their KV to standbys."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._standing.keep, talk, run)
+                try:
+                    return await self._exchange(talk, run)
+                finally:
+                    nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:  # of what `_exchange` has raised
+            raise group.exceptions[0] from None
 
     async def _exchange(self, talk: Talk, run: GenerationRun) -> bool:
         """Converse as `_converse` does. Raises StageLost if a stage is lost."""
@@ -73,7 +92,7 @@ class Conversation:
         else:
             self._rebuild(run, run.continuation.lacking)
         await self._windows.begin(talk, run)
-        # Nobody reads the tokens of a job as they come, and only stop strings end a text early.
+        # The tokens of a job are not read as they come, and only stop strings end a text early.
         pace = JOB_PACE if talk.request.job and not talk.request.stop else EMIT_PACE
         while True:
             items = await self._hear(run, watch, pace)

@@ -75,7 +75,8 @@ class Mending:
     async def _silent(self, before: GenerationRun, kept: Collection[PeerId]) -> set[PeerId]:
         """Return the stages of a chain that do not answer now."""
         answers = await Questions(self._host, self._courier).ask(before, self._host.now())
-        return {peer for peer in kept if before.peers.index(peer) not in answers.states}
+        places = enumerate(before.peers)
+        return {peer for place, peer in places if peer in kept and place not in answers.states}
 
     def _mended(
         self,
@@ -89,15 +90,19 @@ class Mending:
         Returns None if no stage is left, or if no other chain with those that are left covers the
         model.
         """
-        kept = {hop.peer: hop for hop in before.route if hop.peer not in lost}
+        covered = before.covered({*lost, *filter(self._courier.is_quiet, _standing(before))})
+        kept = {hop.peer: hop for hop in covered if hop.peer not in lost}
         # Places are known by peer, but a peer may be several stages.
         if len(before.places) < len(before.route) or not kept or before.terms.pooled:
             return None
-        members = self._around(talk, before, kept, set(lost) - set(returning))
         new = talk.new - talk.answer.made
-        # A new link takes time, so linked members are tried first.
-        linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
-        route = self._route(talk, before, linked, new) or self._route(talk, before, members, new)
+        route = covered
+        if len(kept) < len(covered):
+            members = self._around(talk, covered, kept, set(lost) - set(returning))
+            # A new link takes time, so linked members are tried first.
+            linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
+            route = self._route(talk, before, linked, new)
+            route = route or self._route(talk, before, members, new)
         if any(hop not in route for hop in kept.values()):
             return None
         run = GenerationRun(before.session, route, talk.ids, new, self._host.now(), before.terms)
@@ -108,7 +113,12 @@ class Mending:
         run.activations = before.activations
         run.continuation = Continuation(run.start, frozenset(kept))
         run.can_draft = before.can_draft
-        run.named = min(before.named, _alike(before.route, route))
+        run.named = min(before.named, _named(before, route))
+        run.standbys = {
+            place: each
+            for place, each in before.standbys.items()
+            if each.hop not in route and route[place : place + 1] == before.route[place : place + 1]
+        }
         return run
 
     def _route(
@@ -125,14 +135,14 @@ class Mending:
     def _around(
         self,
         talk: Talk,
-        before: GenerationRun,
+        before: Sequence[Hop],
         kept: Mapping[PeerId, Hop],
         without: Collection[str],
     ) -> dict[PeerId, MemberRecord]:
         """Return the members with those shards only that may be in the next chain: of the stages
         that stay, their present ones, and of others those for the lost layers."""
-        gaps = [(hop.parts.start, hop.parts.stop) for hop in before.route if hop.peer not in kept]
-        dtype = before.route[0].dtype
+        gaps = [(hop.parts.start, hop.parts.stop) for hop in before if hop.peer not in kept]
+        dtype = before[0].dtype
         found = {}
         for peer, record in self._directory.members().items():
             if hop := kept.get(peer):
@@ -163,6 +173,9 @@ class Mending:
             self._choice.closed(before)
             talk.run, done = run, True
             await self._chains.drop(before, set(before.peers) - set(run.peers))
+            for each in before.standbys.values():
+                if each.hop not in run.route and each not in run.standbys.values():
+                    await self._chains.drop(before, {each.hop.peer}, each.epoch)
             await talk.answer.begin(run.route)
             return True
         finally:
@@ -180,6 +193,19 @@ def _is(shard: ShardRecord, talk: Talk, hop: Hop) -> bool:
         and shard.dtype == hop.dtype
         and whole == (parts.embedding, parts.start, parts.stop, parts.head)
     )
+
+
+def _standing(run: GenerationRun) -> list[PeerId]:
+    return [each.hop.peer for each in run.standbys.values()]
+
+
+def _named(before: GenerationRun, after: Sequence[Hop]) -> int:
+    """Return the last place up to which the stages' state stems from the present stages alone.
+
+    A new stage computes its state. A standby has got it from the stage that it replaces.
+    """
+    copied = [place for place, each in before.standbys.items() if each.hop in after]
+    return min(_alike(before.route, after), *(place - 1 for place in copied), len(after) - 1)
 
 
 def _alike(before: Sequence[Hop], after: Sequence[Hop]) -> int:

@@ -145,6 +145,8 @@ class OpenRuns:
     def _on_failed(self, call: Call) -> Reply | Refusal:
         try:
             failed = Failed.parse(call.header)
+            if self._lose_standby(call.peer, failed.session):
+                return Reply()
             run, _ = self._find(call, failed.session, failed.epoch, head=False)
         except SessionError as error:
             return Refusal(error.code, error.message)
@@ -157,6 +159,14 @@ class OpenRuns:
             run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
         return Reply()
 
+    def _lose_standby(self, peer: PeerId, session: SessionId) -> bool:
+        """Forget a standby of a session at a peer. Return whether there was one."""
+        runs = [run for (name, _), (run, _) in self._runs.items() if name == session]
+        if any(peer in run.peers for run in runs):
+            return False
+        # While a chain is changed, the session has two runs.
+        return [run.lose_standby(peer) for run in runs].count(True) > 0
+
     def _waits_for(self, peer: PeerId) -> bool:
         """Return whether the peer is a stage of an open session."""
         return any(peer in run.peers for run, _ in self._runs.values())
@@ -165,3 +175,5 @@ class OpenRuns:
         for run, _ in self._runs.values():
             if link.peer in run.peers:
                 run.fail(lost_stage(run, link.peer, f"the link ended: {code}"))
+            else:
+                run.lose_standby(link.peer)

@@ -26,6 +26,7 @@ class Talk:
     run: GenerationRun | None = None  # the open chain
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
+    unfit: set[PeerId] = field(default_factory=set)  # that could not stand by
     crashes: Crashes = field(default_factory=Crashes)
     drafts: DraftCounts = field(default_factory=DraftCounts)
     epoch: int = 1  # the highest one of all its sessions

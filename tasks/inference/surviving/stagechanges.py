@@ -84,6 +84,7 @@ class StageChanges:
             stages=message.stages,
             index=message.place,
             steps=message.steps or session.open.steps,
+            standby=None,  # it takes the place that it was ready for
         )
         self._all.rename(session, order)
         session.begin_epoch(Rebuilding(message.resume, session.passed))

@@ -51,13 +51,15 @@ class RowSize:
 
 
 class Services(Protocol):
-    """Interface of a gateway, limited to the needs of rows."""
+    """Interface of a node, limited to the needs of rows."""
 
     async def generate(
         self, request: GenerateRequest, emit: Callable[[GatewayEvent], Awaitable[None]]
     ) -> Summary: ...
 
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]: ...
+
+    async def loss(self, root: str, given: str, text: str) -> tuple[float, int]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from math import inf
 from shoal.state import defaults
 from shoal.state.feeds.digest import Plot
 from shoal.state.feeds.kinds import all_parts
-from shoal.state.replication.interest import BASE, WORK, Interest, both
+from shoal.state.replication.interest import BASE, TUNING, WORK, Interest, both
 
 SHARD: Plot = ("shards", 3)
 OTHER: Plot = ("shards", 4)
@@ -63,3 +63,12 @@ def test_common_interest_is_the_intersection() -> None:
     assert both(None, None) is None
     assert both(one, None) == both(None, one) == one
     assert both(one, other) == other
+
+
+def test_a_node_that_takes_part_in_training_keeps_what_the_others_write() -> None:
+    interest = Interest([])
+    interest.wrote(("tuning", 0))
+    assert kept(interest) == BASE | TUNING
+    interest.wrote(("jobs", 0))
+    interest.need([], 0.0)
+    assert kept(interest) == BASE | TUNING | WORK

@@ -1004,11 +1004,14 @@ async def test_the_engine_hears_of_an_interactive_request_before_its_session(
         async with trio.open_nursery() as nursery:
             job = _request(turn=Turns(), job="cd" * 32)
             nursery.start_soon(node.gateway.generate, job, Client().emit)
-            await trio.sleep(0.01)
-            assert node.stage.sessions == 1 and node.engine.holds == 0
+            with trio.fail_after(1):
+                while not node.stage.sessions:  # noqa: ASYNC110  the stage has no event
+                    await trio.sleep(0)
+            assert node.engine.holds == 0
             nursery.start_soon(node.gateway.generate, _request(), Client().emit)
-            await trio.testing.wait_all_tasks_blocked()
-            assert node.engine.holds == 1
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            assert node.engine.holds == 1 and node.stage.sessions == 1
             nursery.cancel_scope.cancel()
 
     await _run(swarm, body)

@@ -3,22 +3,22 @@
 from pathlib import Path
 from typing import Any
 
-from ...dht.names import Names
-from ...tasks.engine.interface import Sampling
-from ...tasks.jobs import defaults as jobs_defaults
-from ...tasks.jobs.errors import JobError
-from ...tasks.jobs.kinds.kind import Kind
-from ...tasks.jobs.kinds.table import KINDS
-from ...tasks.jobs.spec import JobSpec, RowOptions
-from ...tasks.jobs.speed import chain_costs
-from ...tasks.jobs.submitting import Prepared, prepare, row_of, too_large
-from ...tasks.jobs.wholes import NewJob
-from ...transport.host.seam import Files, Host
-from ..daemon.base import Base
-from ..daemon.jobs import Working
-from ..errors import ControlError
-from .messages import jobs as messages
-from .messages.generation import AskForText
+from ....dht.names import Names
+from ....tasks.engine.interface import Sampling
+from ....tasks.jobs import defaults as jobs_defaults
+from ....tasks.jobs.errors import JobError
+from ....tasks.jobs.kinds.kind import Kind
+from ....tasks.jobs.kinds.table import KINDS
+from ....tasks.jobs.spec import JobSpec, RowOptions
+from ....tasks.jobs.speed import chain_costs
+from ....tasks.jobs.submitting import Prepared, prepare, row_of, too_large
+from ....tasks.jobs.wholes import NewJob
+from ....transport.host.seam import Files, Host
+from ...daemon.base import Base
+from ...daemon.jobs import Working
+from ...errors import ControlError
+from ..messages import jobs as messages
+from ..messages.generation import AskForText
 
 
 class Submission:

@@ -10,35 +10,36 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import trio
 
-from ...dht.content.blobs import write_pieces
-from ...dht.names import Names
-from ...state.directory import Directory
-from ...state.service import State
-from ...state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
-from ...state.views.usage import UsageCount
-from ...tasks.jobs.desk import Desk
-from ...tasks.jobs.errors import BadOutcome, BadSpec, JobError
-from ...tasks.jobs.kinds.table import KINDS
-from ...tasks.jobs.results import StoredResult, read_outcome
-from ...tasks.jobs.spec import read_spec
-from ...tasks.jobs.wholes import asked, joined
-from ...tasks.sharing.desk import usage_root
-from ...tasks.sharing.offers import offers
-from ...tasks.usage.accounting import NO_ROOT
-from ...transport.identity import PeerId
-from ...transport.shortid import BadId, meant
-from .. import defaults
-from ..daemon.base import Base
-from ..daemon.jobs import Working
-from ..errors import ControlError
-from . import views
-from .jobsubmission import Submission
-from .messages import jobs as messages
-from .messages.encoding import extended
-from .server import Emit, Operation, operation
+from ....dht.content.blobs import write_pieces
+from ....dht.names import Names
+from ....state.directory import Directory
+from ....state.service import State
+from ....state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
+from ....state.views.usage import UsageCount
+from ....tasks.jobs.desk import Desk
+from ....tasks.jobs.errors import BadOutcome, BadSpec, JobError
+from ....tasks.jobs.kinds.table import KINDS
+from ....tasks.jobs.results import StoredResult, read_outcome
+from ....tasks.jobs.spec import read_spec
+from ....tasks.jobs.wholes import asked, figures_of, joined
+from ....tasks.sharing.desk import usage_root
+from ....tasks.sharing.offers import offers
+from ....tasks.usage.accounting import NO_ROOT
+from ....transport.identity import PeerId
+from ....transport.shortid import BadId, meant
+from ... import defaults
+from ...daemon.base import Base
+from ...daemon.jobs import Working
+from ...errors import ControlError
+from .. import views
+from ..messages import jobs as messages
+from ..messages.encoding import extended
+from ..server import Emit, Operation, operation
+from .submission import Submission
 
 _Row = tuple[UsageCount, PeerId, PeerId, str]
 """One row of usage: (counts, client, provider, root of the model)."""
@@ -207,18 +208,22 @@ class JobOperations:
             if not desk.knows(job):
                 break
         count = desk.progress(job)
-        size = 0 if ask.path is None else await self._write(job, Path(ask.path))
-        return messages.WrittenJob(ask.path or "", size, count.rows, count.rows_failed)
+        size, figures = 0, dict[str, Any]()
+        if ask.path is not None:
+            size, figures = await self._write(job, Path(ask.path))
+        return messages.WrittenJob(ask.path or "", size, count.rows, count.rows_failed, figures)
 
-    async def _write(self, job: str, path: Path) -> int:
-        """Write the output of a job to a file, piece after piece. Return its size in bytes.
+    async def _write(self, job: str, path: Path) -> tuple[int, dict[str, Any]]:
+        """Write the output of a job to a file, piece after piece. Return its size in bytes, and its
+        figures.
 
         Raises ModelError `unwritable` if the file cannot be written.
         """
+        kind = self._desk.kind(job)
         pieces = [piece async for piece in self._desk.output(job, wait=False)]
         host = self._base.host
         await host.offload(write_pieces, host, path, iter(pieces))
-        return sum(map(len, pieces))
+        return sum(map(len, pieces)), await host.offload(figures_of, kind, pieces)
 
     async def result(self, ask: messages.GetJobResult, _emit: Emit) -> messages.JobResult:
         """Return the result of one of this node's own jobs. With `until_done`, wait until there is

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import trio
 
-from ...tasks.tuning.trainer.curve import thinned
-from ...tasks.tuning.trainer.defaults import CURVE_POINTS, FOLLOW_PAUSE
-from ...tasks.tuning.trainer.settings import Wishes
-from ...tasks.tuning.trainer.tunings import Request, Tuning, Tunings
-from ..daemon.base import Base
-from ..daemon.tuning import TuningParts
-from .messages import tuning as messages
-from .server import Emit, Operation, operation, progress_to
+from ....tasks.tuning.trainer.curve import thinned
+from ....tasks.tuning.trainer.defaults import CURVE_POINTS, FOLLOW_PAUSE
+from ....tasks.tuning.trainer.settings import Wishes
+from ....tasks.tuning.trainer.tunings import Request, Tuning, Tunings
+from ...daemon.base import Base
+from ...daemon.tuning import TuningParts
+from ..messages import tuning as messages
+from ..server import Emit, Operation, operation, progress_to
 
 
 class TuningOperations:

@@ -1,0 +1,269 @@
+"""Averaging 10 M float32 values over 4 peers on loopback, compared with hivemind 1.1.12.
+
+Each peer is a process of its own, on both sides. A round begins when all peers have their values,
+and ends when the last of them has the mean. Ours is a whole round of `Averager`: facts in signed
+feeds on disk, updates of 40 MB that are fetched from each other over TLS and verified, checks by
+norm, an outer step with momentum, and signatures on the new state of 80 MB. Hivemind's is one
+`DecentralizedAverager.step`: matchmaking and an all-reduce. Both send float32. Rounds of both sides
+alternate; the first one of each is not counted.
+
+`value` is hivemind's median seconds divided by ours; goal: above 1. `int8` has the same for int8 on
+both sides. Hivemind needs an environment of its own, named by --hivemind or SHOAL_BENCH_HIVEMIND;
+the default is made once by
+
+    python3 -m venv "$HOME/.cache/shoal-bench/hivemind==1.1.12"
+    pip install torch==2.13.0 (the CPU build), then `pip install --no-deps hivemind==1.1.12`, and
+    what its metadata names, without torch
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final, Protocol
+
+import numpy as np
+import trio
+
+from shoal.state.service import State
+from shoal.state.settings import StateSettings
+from shoal.tasks.tuning.averaging.averager import Averager, AveragingNode
+from shoal.tasks.tuning.averaging.codecs import CODECS, Codec, CodecName
+from shoal.tasks.tuning.averaging.parcels import Parcels
+from shoal.tasks.tuning.averaging.terms import RunTerms
+from shoal.transport.address import Address
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link.link import Link
+
+MEASURES = (
+    "tasks/tuning/averaging", "transport", "state", "bench/peers/hivemind_side.py",
+)  # fmt: skip
+
+VALUES: Final = 10_000_000
+PEERS: Final = 4
+LOOPBACK: Final = "127.0.0.1"
+SIDE: Final = Path(__file__).parent / "peers" / "hivemind_side.py"
+VERSION: Final = "hivemind==1.1.12"
+
+
+# One peer of ours, in a process of its own.
+
+
+def terms_of(codec: CodecName) -> RunTerms:
+    return RunTerms(
+        name="bench", subject=b"", values=VALUES, codec=Codec(codec), inner_steps=1, least=PEERS
+    )
+
+
+async def peer(number: int, codec: CodecName, folder: Path) -> None:
+    """Print the address, link to the addresses in the first line of the input, and average once
+    for each further line. The reply to it is like that of `hivemind_side.py`."""
+    host = RealHost()
+    identity = Identity.generate(host)
+    endpoint = Endpoint(host, identity, admission=OpenSwarm())
+
+    async def connect(peer: PeerId) -> Link:
+        link = endpoint.link(peer)
+        assert link is not None
+        return link
+
+    parcels = Parcels(host, endpoint, connect)
+    state = State(host, endpoint, identity, StateSettings(folder, hold=0.0), trouble=_trouble)
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(endpoint.run, LOOPBACK, 0)
+        await nursery.start(state.run)
+        print(port, flush=True)
+        for text in (await _line()).split():
+            (await endpoint.dial(Address(LOOPBACK, int(text)), timeout=10)).keep()
+        node = AveragingNode(host, state, identity.peer, parcels)
+        start = np.zeros(VALUES, np.float32)
+        averager = Averager(node, terms_of(codec), start)
+        await nursery.start(averager.run)
+        await _line()
+        print("ready", flush=True)
+        while await _line():
+            print(*await _round(averager, number), flush=True)
+        nursery.cancel_scope.cancel()
+
+
+async def _round(averager: Averager, number: int) -> tuple[float, float, float]:
+    """Average `number` with the other peers' numbers. Return the elapsed and CPU seconds, and the
+    largest difference to the right mean."""
+    base = averager.base
+    mine = base.values - np.float32(number + 1)
+    momentum = base.state.momentum
+    assert momentum is not None
+    before = momentum.copy()
+    began, cpu = time.perf_counter(), time.process_time()
+    base = await averager.exchange(base, mine, 1)
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu
+    assert base.state.momentum is not None
+    mean = base.state.momentum - np.float32(0.9) * before
+    off = float(np.abs(mean - np.float32((PEERS + 1) / 2)).max())
+    step = averager.rounds.ledger.get(base.step)
+    assert step is not None
+    return took, cpu, off if len(step.accepted) == PEERS else float("inf")
+
+
+def _trouble(condition: str, error: Exception | None) -> None:
+    if error is not None:
+        print(condition, error, file=sys.stderr)
+
+
+async def _line() -> str:
+    return await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+
+
+# Both sides.
+
+
+class Side(Protocol):
+    """Peers that average together."""
+
+    def round(self) -> tuple[float, float, float]:
+        """Return the seconds of the slowest peer, the CPU seconds of all, the largest error."""
+        ...
+
+
+class Processes:
+    """Peers that are processes with the protocol of `hivemind_side.py`."""
+
+    def __init__(self, children: Sequence[subprocess.Popen[str]]) -> None:
+        self.children = children
+
+    def tell(self, line: str) -> list[str]:
+        """Give all peers a line, and return their replies."""
+        for child in self.children:
+            say(child, line)
+        return [heard(child) for child in self.children]
+
+    def round(self) -> tuple[float, float, float]:
+        rows = [[float(text) for text in line.split()] for line in self.tell("go")]
+        return max(row[0] for row in rows), sum(row[1] for row in rows), max(r[2] for r in rows)
+
+
+def say(child: subprocess.Popen[str], line: str) -> None:
+    assert child.stdin is not None
+    child.stdin.write(line + "\n")
+    child.stdin.flush()
+
+
+def heard(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    line = child.stdout.readline().strip()
+    if not line:
+        raise RuntimeError("a peer has ended")
+    return line
+
+
+@contextmanager
+def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@contextmanager
+def ours(codec: CodecName, folder: Path) -> Iterator[Processes]:
+    with ExitStack() as stack:
+        children, ports = list[subprocess.Popen[str]](), list[str]()
+        for number in range(PEERS):
+            own = folder / f"{codec}{number}"
+            own.mkdir()
+            child = stack.enter_context(
+                started(sys.executable, __file__, "--peer", str(number), codec, str(own))
+            )
+            children.append(child)
+            port = heard(child)
+            say(child, " ".join(ports))
+            ports.append(port)
+        found = Processes(children)
+        time.sleep(2)  # until each knows the others
+        found.tell("")
+        yield found
+
+
+@contextmanager
+def theirs(python: str, codec: CodecName) -> Iterator[Processes]:
+    with ExitStack() as stack:
+        children, first = list[subprocess.Popen[str]](), ""
+        for number in range(PEERS):
+            child = stack.enter_context(
+                started(python, str(SIDE), str(VALUES), str(PEERS), str(number), codec, first)
+            )
+            address = heard(child)
+            first = first or address
+            children.append(child)
+        found = Processes(children)
+        found.tell("")
+        yield found
+
+
+def compare(python: str, codec: CodecName, rounds: int, folder: Path) -> dict[str, object]:
+    """Return the figures of both sides with one codec."""
+    seconds: dict[str, list[tuple[float, float, float]]] = {"ours": [], "hivemind": []}
+    with ours(codec, folder) as us, theirs(python, codec) as them:
+        sides: dict[str, Side] = {"ours": us, "hivemind": them}
+        for _ in range(rounds + 1):
+            for name, side in sides.items():
+                seconds[name].append(side.round())
+    shown: dict[str, object] = {}
+    for name, rows in seconds.items():
+        shown[f"{name}_s"] = [round(row[0], 3) for row in rows[1:]]
+        shown[f"{name}_error"] = max(row[2] for row in rows)
+    shown["ours_cpu_s"] = round(median(row[1] for row in seconds["ours"][1:]), 2)
+    medians = {name: median(row[0] for row in rows[1:]) for name, rows in seconds.items()}
+    shown["ratio"] = round(medians["hivemind"] / medians["ours"], 3)
+    return shown
+
+
+def default_python() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return str(Path(base) / "shoal-bench" / VERSION / "bin" / "python")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="float32 only, fewer rounds")
+    parser.add_argument(
+        "--hivemind",
+        metavar="PYTHON",
+        default=os.environ.get("SHOAL_BENCH_HIVEMIND") or default_python(),
+        help=f"the Python of an environment with {VERSION}",
+    )
+    parser.add_argument("--codec", choices=CODECS[:2], help="this codec only")
+    parser.add_argument("--peer", nargs=3, metavar="ARG", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.peer:
+        number, codec, folder = args.peer
+        trio.run(peer, int(number), codec, Path(folder))
+        return 0
+    codecs: Sequence[CodecName] = ("float32",) if args.quick else ("float32", "int8")
+    rounds = 3 if args.quick else 8
+    figures = {}
+    with tempfile.TemporaryDirectory() as name:
+        for codec in [args.codec] if args.codec else codecs:
+            figures[codec] = compare(args.hivemind, codec, rounds, Path(name))
+    value = figures.get("float32", figures.get("int8", {}))["ratio"]
+    assert isinstance(value, float)
+    result = {"name": "tuning_average", "value": value, "goal": 1.0, "ok": value > 1.0, **figures}
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

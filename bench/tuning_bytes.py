@@ -1,0 +1,116 @@
+"""Bytes that 4 workers exchange until they reach the loss of synchronous training, against its own.
+
+Two tasks (`bench/worlds/tinytraining.py`): LoRA of the embedded model on a domain that it has never
+seen, and full training of a small model from the beginning. Synchronous training exchanges the
+gradients of all trained values (of A and B for LoRA) in each step by a ring all-reduce in float32,
+the cheapest exact way. The same workers then train by rounds with the real checks, codecs and
+aggregation (the network is virtual, and counts the fetched updates), each with its part of the text
+and the same batches. A round has `inner` steps. Training ends when the held-out loss is within 1 %
+of the final loss of synchronous training, and after 20 rounds at the earliest for the small model.
+
+`value` has the factors of bytes; goals: 50 for LoRA, 400 for full training. `rounds` is the number
+of rounds that were needed, and `steps` what synchronous training took, in rounds of as many steps.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from worlds.tinytraining import Full, Lora, Task, Worker, synchronous, synchronous_bytes
+from worlds.volunteers import Volunteers
+
+from shoal.tasks.tuning.averaging.codecs import Codec
+from shoal.tasks.tuning.averaging.outer import first_state
+from shoal.tasks.tuning.averaging.terms import RunTerms
+
+MEASURES = (
+    "tasks/tuning/averaging", "bench/worlds/tinytraining.py", "bench/worlds/volunteers.py",
+)  # fmt: skip
+
+WORKERS: Final = 4
+WITHIN: Final = 1.01
+MOST: Final = 2.0  # times the rounds of synchronous training, after which the loss counts as missed
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One task: rounds of synchronous training, inner steps of each, and the codec."""
+
+    make: Callable[[], Task]
+    rounds: int
+    inner: int
+    codec: Codec
+    least: int  # rounds
+    goal: float
+
+
+def plans(*, quick: bool) -> dict[str, Plan]:
+    return {
+        "lora": Plan(Lora, 3 if quick else 8, 10 if quick else 20, Codec("int4"), 1, 50.0),
+        "full": Plan(Full, 20, 110, Codec("int4"), 20, 400.0),
+    }
+
+
+def compare(plan: Plan) -> dict[str, object]:
+    """Return the figures of one task."""
+    task, began = plan.make(), time.process_time()
+    start, steps = task.start(), plan.rounds * plan.inner
+    before = task.loss(start)
+    goal = synchronous(task, WORKERS, steps)
+    synchronous_s = time.process_time() - began
+    terms = RunTerms(
+        name="bench", subject=b"", values=start.size, codec=plan.codec, inner_steps=plan.inner
+    )
+    swarm = Volunteers(terms, first_state(start, terms.rule), 1)
+    for worker in range(WORKERS):
+        swarm.join(worker + 1, Worker(task, worker, WORKERS, plan.inner))
+    loss, rounds = before, 0
+    while rounds < MOST * plan.rounds and (loss > WITHIN * goal or rounds < plan.least):
+        rounds += 1
+        swarm.run(lambda least=rounds: _least_round(swarm) >= least)  # type: ignore[misc]
+        loss = task.loss(swarm.live()[0].rounds.state.values)
+        print(f"round {rounds}: {loss:.4f}, goal {WITHIN * goal:.4f}", file=sys.stderr)
+    ours = sum(member.fetched for member in swarm.live())
+    theirs = synchronous_bytes(task.synchronous_values, WORKERS, steps)
+    return {
+        "factor": round(theirs / ours, 1),
+        "reached": loss <= WITHIN * goal,
+        "loss": [round(each, 4) for each in (before, goal, loss)],
+        "rounds": [rounds, plan.rounds],
+        "inner_steps": plan.inner,
+        "codec": plan.codec.name,
+        "bytes": [ours, theirs],
+        "refused": sorted({e.code for m in swarm.live() for e in m.rounds.refusals.values()}),
+        "cpu_s": [round(time.process_time() - began - synchronous_s, 1), round(synchronous_s, 1)],
+    }
+
+
+def _least_round(swarm: Volunteers) -> int:
+    return min(member.rounds.state.round for member in swarm.live())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer steps")
+    parser.add_argument("--only", choices=("lora", "full"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = {n: p for n, p in plans(quick=args.quick).items() if args.only in (None, n)}
+    found = {name: compare(plan) for name, plan in chosen.items()}
+    value = {name: each["factor"] for name, each in found.items()}
+    ok = all(
+        each["reached"] and isinstance(each["factor"], float) and each["factor"] >= plan.goal
+        for each, plan in zip(found.values(), chosen.values(), strict=True)
+    )
+    goal = {name: plan.goal for name, plan in chosen.items()}
+    print(json.dumps({"name": "tuning_bytes", "value": value, "goal": goal, "ok": ok, **found}))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Standbys for the stages of a chain whose state would take long to rebuild.
+
+A standby is a replica that has the session open and gets the KV of the stage as it grows. If the
+stage is lost, the standby takes its place, so the pause does not grow with the context.
+"""
+
+import trio
+
+from ....state.directory import Directory
+from ....state.membership.record import MemberRecord, ShardRecord
+from ....transport.errors import CallRefused, LinkClosed
+from ....transport.host.seam import Host
+from ...defaults import (
+    COPY_TIMEOUT,
+    STANDBY_AGAIN,
+    STANDBY_LOOK,
+    STANDBY_RATE,
+    STANDBY_WORTH,
+)
+from ...engine.families import DTYPE_BYTES
+from ...engine.kv.blocks import BLOCK
+from ...errors import BadMessage
+from ..chain import Chains
+from ..choice import Choice
+from ..courier import Courier
+from ..generation import GenerationRun, Standby
+from ..routing import Hop, parts_of
+from ..session import parse_dtype
+from ..surviving.copying import Copied, Copy
+from .talk import Talk
+
+
+class Standing:
+    """Finds standbys, and has stages copy their KV to them."""
+
+    def __init__(
+        self, host: Host, courier: Courier, directory: Directory, chains: Chains, choice: Choice
+    ) -> None:
+        self._host = host
+        self._courier = courier
+        self._directory = directory
+        self._chains = chains
+        self._choice = choice
+
+    def may_keep(self, talk: Talk, run: GenerationRun) -> bool:
+        """Return whether a chain may have standbys: for interactive answers, without adapters,
+        which a standby would have to fetch, and where each peer is one stage."""
+        own = talk.request.turn is None and not talk.model.adapter
+        return own and not run.terms.pooled and len(run.places) == len(run.route)
+
+    async def keep(self, talk: Talk, run: GenerationRun) -> None:
+        """Keep standbys for the stages of a chain, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for place in range(len(run.route)):
+                nursery.start_soon(self._keep, talk, run, place)
+
+    async def _keep(self, talk: Talk, run: GenerationRun, place: int) -> None:
+        """Keep a standby for the stage at one place, once it is worth it."""
+        while True:
+            await trio.sleep(STANDBY_LOOK)
+            if place in run.standbys:
+                await self._copy(talk, run, place)
+                continue
+            worth = self._rebuild_s(talk, run, place) >= STANDBY_WORTH
+            if worth and not await self._begin(talk, run, place):
+                await trio.sleep(STANDBY_AGAIN)
+
+    def _rebuild_s(self, talk: Talk, run: GenerationRun, place: int) -> float:
+        """Return the predicted seconds until another node has the state of a stage: of the hidden
+        states on their way to it, and of computing them."""
+        hop, model = run.route[place], talk.model
+        row = model.hidden * DTYPE_BYTES[parse_dtype(hop.dtype)] if place else 4
+        return run.computed * (self._choice.row_s(hop, model) + row / STANDBY_RATE)
+
+    async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
+        """Open a standby for a stage. Return whether there is one now."""
+        hop = self._candidate(talk, run, run.route[place])
+        if hop is None:
+            return False
+        standby, ready = Standby(hop, run.epoch), False
+        run.standbys[place] = standby  # no other place takes this peer
+        try:
+            sampling = talk.request.sampling
+            ready = await self._chains.stand_by(run, place, hop, talk.model, sampling)
+        finally:
+            if not ready:
+                await self._give_up(talk, run, standby)
+        return run.standbys.get(place) is standby
+
+    def _candidate(self, talk: Talk, run: GenerationRun, hop: Hop) -> Hop | None:
+        """Return a replica of a stage that may stand by for it, or None: one that is linked, and
+        then one with much memory."""
+        used = {*run.peers, *(each.hop.peer for each in run.standbys.values())}
+        without = {*used, *talk.unfit, *talk.lost, *talk.refused, *self._chains.avoided()}
+        members = self._directory.members()
+        wanted = _shard_of(members.get(hop.peer), talk.model.root, hop)
+        found = []
+        for peer, record in members.items():
+            shard = _shard_of(record, talk.model.root, hop)
+            if shard is None or wanted is None or shard.exactness != wanted.exactness:
+                continue  # another class of exactness takes no exact copies
+            if peer not in without and not self._courier.is_quiet(peer):
+                found.append((self._courier.reaches(peer), shard.kv_tokens_free, peer))
+        return Hop(max(found)[2], hop.parts, hop.dtype) if found else None
+
+    async def _copy(self, talk: Talk, run: GenerationRun, place: int) -> None:
+        """Have a stage copy what its standby lacks, and give the standby up if that fails."""
+        standby = run.standbys[place]
+        while standby.have < (stop := run.computed // BLOCK * BLOCK):
+            message = Copy(run.session, run.epoch, place, standby.hop.peer, stop)
+            call = run.peers[place], "session.copy", message.header()
+            before = standby.have
+            try:
+                reply = await self._courier.call(*call, timeout=2 * COPY_TIMEOUT)
+                standby.have = min(Copied.parse(reply.header).have, stop)
+            except (CallRefused, LinkClosed, BadMessage) as error:
+                if error.code == "not-copied":  # else the chain itself may be about to change
+                    await self._give_up(talk, run, standby)
+                return
+            if standby.have <= before or run.standbys.get(place) is not standby:
+                return
+
+    async def _give_up(self, talk: Talk, run: GenerationRun, standby: Standby) -> None:
+        """Close a standby, and take no other one at that peer for this request."""
+        talk.unfit.add(standby.hop.peer)
+        if run.lose_standby(standby.hop.peer):
+            await self._chains.drop(run, {standby.hop.peer}, standby.epoch)
+
+
+def _shard_of(record: MemberRecord | None, root: str, hop: Hop) -> ShardRecord | None:
+    """Return a member's shard with the layers of a hop, or None."""
+    shards = record.shards if record is not None else ()
+    wanted = root, hop.parts, hop.dtype
+    return next((s for s in shards if (s.root, parts_of(s), s.dtype) == wanted), None)

@@ -1,0 +1,115 @@
+"""Robust aggregation of the updates of one round. No I/O.
+
+Every peer computes the same bits from the same updates: the order of all sums is fixed, and each
+operation is one IEEE operation per element. `np.sum` and `np.dot` would add in an order that
+depends on the processor.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .codecs import Vector
+from .defaults import CLIPPED_NORM, PIECE, POINTS_HALVE, TOKENS_OVER_MEDIAN, TRIM_ONE_IN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighed:
+    """One update with what its weight depends on.
+
+    `points` are those that its author has collected by updates that were refused.
+    """
+
+    vector: Vector
+    norm: float
+    tokens: int
+    points: int
+
+
+def norm_of(vector: Vector) -> float:
+    """Return the Euclidean norm. The result has the same bits on every machine."""
+    total = 0.0
+    for start in range(0, vector.size, PIECE):
+        piece = vector[start : start + PIECE].astype(np.float64)
+        total += _ordered_sum(piece * piece)
+    return float(np.sqrt(total))
+
+
+def lower_median(values: Sequence[float]) -> float:
+    """Return the middle value; of an even number, the lower one of the two in the middle.
+
+    An attacker's large value then counts less than with the mean of the two.
+    """
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def weights_of(updates: Sequence[Weighed]) -> list[float]:
+    """Return the weight of each update by tokens and history. The sum is 1."""
+    most = TOKENS_OVER_MEDIAN * lower_median([each.tokens for each in updates])
+    shares = [
+        min(float(each.tokens), most) * POINTS_HALVE / (POINTS_HALVE + each.points)
+        for each in updates
+    ]
+    total = 0.0
+    for share in shares:
+        total += share
+    return [share / total for share in shares]
+
+
+def aggregate(updates: Sequence[Weighed], *, trim: bool) -> Vector:
+    """Return the weighted mean of updates, in the order given.
+
+    Updates of more than CLIPPED_NORM times the median norm are scaled down. With `trim`, of each
+    value the highest and the lowest of every TRIM_ONE_IN updates are left out. Sparse updates must
+    not be trimmed: where few peers send a value, the mean of the rest is 0.
+    """
+    limit = CLIPPED_NORM * lower_median([each.norm for each in updates])
+    weights = weights_of(updates)
+    clips = [np.float32(min(1.0, limit / each.norm if each.norm else 1.0)) for each in updates]
+    factors = [np.float32(weight) * clip for weight, clip in zip(weights, clips, strict=True)]
+    out = np.empty_like(updates[0].vector)
+    cut = len(updates) // TRIM_ONE_IN if trim else 0
+    for start in range(0, out.size, PIECE):
+        pieces = [each.vector[start : start + PIECE] for each in updates]
+        target = out[start : start + PIECE]
+        if cut:
+            target[:] = _trimmed(pieces, clips, weights, cut)
+        else:
+            _mean_into(target, pieces, factors)
+    return out
+
+
+def _mean_into(target: Vector, pieces: Sequence[Vector], factors: Sequence[np.float32]) -> None:
+    np.multiply(pieces[0], factors[0], out=target)
+    scratch = np.empty_like(target)
+    for piece, factor in zip(pieces[1:], factors[1:], strict=True):
+        np.multiply(piece, factor, out=scratch)
+        target += scratch
+
+
+def _trimmed(
+    pieces: Sequence[Vector], clips: Sequence[np.float32], weights: Sequence[float], cut: int
+) -> Vector:
+    """Return the weighted mean without the `cut` highest and lowest of each value."""
+    rows = np.stack([piece * clip for piece, clip in zip(pieces, clips, strict=True)])
+    order = np.argsort(rows, axis=0, kind="stable")[cut:-cut]
+    kept = np.asarray(weights, np.float32)[order]
+    rows = np.take_along_axis(rows, order, axis=0)
+    total, weight = rows[0] * kept[0], kept[0].copy()
+    for row, share in zip(rows[1:], kept[1:], strict=True):
+        total += row * share
+        weight += share
+    mean: Vector = total / weight
+    return mean
+
+
+def _ordered_sum(values: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> float:
+    """Return the sum by halving: the first half plus the second half, value by value."""
+    size = 1 << max(values.size - 1, 0).bit_length()
+    padded = np.zeros(size, np.float64)
+    padded[: values.size] = values
+    while size > 1:
+        size //= 2
+        padded = padded[:size] + padded[size:]
+    return float(padded[0])

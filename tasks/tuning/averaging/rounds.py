@@ -1,0 +1,440 @@
+"""One peer's view of a run: updates on offer, its verdicts on them, and which step to take next.
+
+No I/O and no heavy computation: `poll` returns what is to be done, and the caller reports back. A
+round passes through these stages at each peer: updates are offered, fetched and judged; the round
+closes when all peers that took part in the last one have delivered, or `patience` after the first
+offer; the peer signs one step; it takes the step that most peers have signed, once they are a
+majority or `settle` seconds have passed. Spec: docs/spec/averaging.md, Rounds.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ....transport.identity import PeerId, public_key_of
+from .actions import (
+    Action,
+    Adopted,
+    Compute,
+    FetchState,
+    FetchUpdate,
+    JudgeUpdate,
+    Known,
+    Sign,
+)
+from .aggregate import lower_median
+from .defaults import (
+    MAX_PEERS,
+    MAX_TOKENS,
+    REFUSED_NORM,
+    RETRY_SECONDS,
+    STATES_KEPT,
+    WINDOW,
+)
+from .errors import BadUpdate
+from .outer import OuterState
+from .steps import Entry, Ledger, Offer, Step, genesis, step_of
+from .terms import RunTerms
+
+
+@dataclass(slots=True, eq=False)
+class _Computed:
+    state: OuterState
+    root: str
+
+
+class Rounds:
+    """One peer's part in a run.
+
+    Inputs are the methods with a fact or a result. `poll` returns the actions that are due, each of
+    them once.
+    """
+
+    def __init__(
+        self, terms: RunTerms, own: PeerId, start: OuterState, head: str | None = None
+    ) -> None:
+        """`start` is the state after the step `head` (None: before the first step)."""
+        self.terms = terms
+        self.own = own
+        self.ledger = Ledger(terms.id)
+        self.head = self._anchor = head or genesis(terms.id)
+        self.refusals: dict[str, BadUpdate] = {}
+        """By root of an update or id of a step: why it was refused."""
+        self.diverged: str | None = None
+        """A step after which most peers computed another state than this one."""
+        self._states: OrderedDict[str, _Computed] = OrderedDict({self.head: _Computed(start, "")})
+        self._offers: dict[PeerId, Offer] = {}
+        self._updates: dict[str, Known] = {}
+        self._opened: float | None = None
+        self._asked: dict[str, float] = {}  # by what was requested: when it may be requested again
+        self._malformed: set[str] = set()  # updates that do not decode
+        self._vain: set[str] = set()  # updates that could not be fetched
+        self._judging: set[str] = set()
+        self._signed_at: dict[str, float] = {}
+        self._own_root = ""
+        self._here = {own}
+        self._closing = False
+        self._proposal: Step | None = None
+        self._rejoin: Step | None = None
+
+    # For the trainer and the shell.
+
+    @property
+    def state(self) -> OuterState:
+        """The state from which this peer trains."""
+        return self._states[self.head].state
+
+    @property
+    def computed_states(self) -> Mapping[str, OuterState]:
+        """The states that this peer has computed or fetched, by the roots of their checkpoints."""
+        return {each.root: each.state for each in self._states.values() if each.root}
+
+    def roster(self, base: str) -> frozenset[PeerId]:
+        """Return the peers that take part in the round after the step `base`: those that signed
+        the step, those with an update, and those that signed a next step."""
+        found = set(self.ledger.signers(base))
+        if base == genesis(self.terms.id):
+            found |= self._here
+        for step in self.ledger.children(base):
+            found |= self.ledger.signers(step.id)
+        found |= {peer for peer, offer in self._offers.items() if offer.base == base}
+        return frozenset(found)
+
+    def closes_at(self) -> float | None:
+        """Return when the current round closes at the latest, or None if no update is offered."""
+        return None if self._opened is None else self._opened + self.terms.patience
+
+    def live_roots(self) -> set[str]:
+        """Return the roots of the updates that may still be needed."""
+        return set(self._updates)
+
+    # Facts of peers.
+
+    def here(self, peer: PeerId) -> None:
+        """Take in that a peer takes part. The first round waits for it."""
+        if len(self._here) < MAX_PEERS:
+            self._here.add(peer)
+
+    def offered(self, peer: PeerId, offer: Offer, now: float) -> None:
+        """Take in the offer of a peer. Its first offer on a state counts."""
+        before = self._offers.get(peer)
+        if not 1 <= offer.tokens <= MAX_TOKENS or (before and before.base == offer.base):
+            return
+        if before is None and len(self._offers) >= 2 * MAX_PEERS:
+            return
+        stale = self.ledger.get(offer.base)
+        if offer.base != self.head and stale is not None and stale.round < self.state.round:
+            self.refusals[offer.root] = BadUpdate("stale-base", "an update is on an earlier state")
+        self._offers[peer] = offer
+        if offer.base == self.head and self._opened is None:
+            self._opened = now
+
+    def signed(self, peer: PeerId, step: Step, result: str) -> None:
+        """Take in a peer's signature."""
+        self.ledger.sign(peer, step, result)
+
+    def contributed(self, root: str, update: Known, tokens: int, now: float) -> Offer:
+        """Take in this peer's own update on `state`, as others decode it. Return its offer."""
+        offer = Offer(self.state.round + 1, self.head, root, tokens)
+        self._own_root = root
+        self._updates[root] = replace(update, good=True)
+        self._offers.pop(self.own, None)
+        self.offered(self.own, offer, now)
+        return offer
+
+    # Reports on actions.
+
+    def decoded(self, root: str, update: Known) -> None:
+        """Take in an update that was fetched and decoded."""
+        self._updates.setdefault(root, update)
+        self._asked.pop(root, None)
+
+    def refused(self, root: str, error: BadUpdate) -> None:
+        """Refuse an update that does not decode. No step may apply it."""
+        self.refusals[root] = error
+        self._malformed.add(root)
+        self._asked.pop(root, None)
+
+    def unfetched(self, root: str, now: float) -> None:
+        """Retry a fetch later."""
+        self._asked[root] = now + RETRY_SECONDS
+        self._vain.add(root)
+
+    def judged(self, root: str, *, good: bool) -> None:
+        """Take in the verdict by held-out loss."""
+        self._judging.discard(root)
+        known = self._updates.get(root)
+        if known is not None and known.good is None:
+            self._updates[root] = replace(known, good=good)
+            if not good:
+                self.refusals[root] = BadUpdate("loss", "an update raises the held-out loss")
+
+    def unjudged(self, root: str, now: float) -> None:
+        """Retry a judgement later."""
+        self._judging.discard(root)
+        self._asked[_judgement(root)] = now + RETRY_SECONDS
+
+    def computed(self, step: Step, state: OuterState, root: str) -> None:
+        """Take in the state after a step, and the root of its checkpoint."""
+        self._states[step.id] = _Computed(state, root)
+        self._asked.pop(step.id, None)
+        if self.ledger.result(step.id) not in (None, root) and self._is_majority(step):
+            self.diverged = step.id
+
+    def restored(self, step: Step, state: OuterState, root: str) -> None:
+        """Take in the fetched state after a step.
+
+        Raises BadUpdate `bad-state` if it is of another round.
+        """
+        if state.round != step.round:
+            raise BadUpdate("bad-state", "a state is of another round than its step")
+        self._states[step.id] = _Computed(state, root)
+        self._asked.pop(root, None)
+        self._rejoin = step
+
+    # Decisions.
+
+    def poll(self, now: float) -> list[Action]:
+        """Return the actions that are due now."""
+        self._closing = self._is_closing(now)
+        return [*self._advance(now), *self._fetches(now), *self._judgements(now)]
+
+    def next_poll(self, now: float) -> float:
+        """Return when `poll` must be called again, if nothing is reported before."""
+        times = [at for at in self._asked.values() if at > now]
+        if (closing := self.closes_at()) is not None:
+            times.append(closing)
+        times.extend(at + self.terms.settle for at in self._signed_at.values())
+        return min([time for time in times if time > now], default=now + RETRY_SECONDS)
+
+    def _ask(self, key: str, now: float) -> bool:
+        """Return whether something must be requested now, and note that it was."""
+        if self._asked.get(key, now) > now:
+            return False
+        self._asked[key] = math.inf
+        return True
+
+    def _on_head(self) -> list[tuple[PeerId, Offer]]:
+        return [(peer, each) for peer, each in self._offers.items() if each.base == self.head]
+
+    def _fetches(self, now: float) -> list[Action]:
+        """Request the updates on offer for this round."""
+        found = list[Action]()
+        for peer, offer in self._on_head():
+            known = offer.root in self._updates or offer.root in self._malformed
+            if not known and self._ask(offer.root, now):
+                found.append(FetchUpdate(offer.root, (peer,)))
+        return found
+
+    def _judgements(self, now: float) -> list[Action]:
+        """Request verdicts on the updates of this round."""
+        found = list[Action]()
+        for peer, offer in self._on_head():
+            known = self._updates.get(offer.root)
+            if known is None or known.good is not None or offer.root in self._judging:
+                continue
+            if known.norm > self._norm_limit():
+                continue  # it is refused anyway, unless the median rises
+            if not self._ask(_judgement(offer.root), now):
+                continue
+            self._judging.add(offer.root)
+            strict = peer in self.state.points
+            found.append(JudgeUpdate(offer.root, peer, self.state, known.vector, strict))
+        return found
+
+    def _norm_limit(self) -> float:
+        """Return the largest norm that this peer accepts in this round."""
+        roots = {offer.root for _, offer in self._on_head()}
+        norms = [self._updates[root].norm for root in roots if root in self._updates]
+        return REFUSED_NORM * lower_median(norms) if norms else math.inf
+
+    def _entries(self) -> list[Entry]:
+        """Return this peer's verdicts on the updates of this round, as far as it has them."""
+        found, limit = dict[str, Entry](), self._norm_limit()
+        for peer, offer in sorted(self._on_head(), key=lambda each: public_key_of(each[0])):
+            known = self._updates.get(offer.root)
+            large = known is not None and known.norm > limit
+            if large:
+                self.refusals[offer.root] = BadUpdate("norm", "an update is too large")
+            bad = large or self._objects_to(offer.root)
+            if offer.root not in found and (bad or (known is not None and known.good)):
+                found[offer.root] = Entry(peer, offer.root, offer.tokens, refused=bad)
+        return list(found.values())[:MAX_PEERS]
+
+    def _is_closing(self, now: float) -> bool:
+        """Return whether this peer stops waiting for further updates of this round."""
+        closing = self.closes_at()
+        if closing is None or self._judging:
+            return False
+        entries = self._entries()
+        if sum(not entry.refused for entry in entries) < self.terms.least:
+            return False
+        return now >= closing or self.roster(self.head) <= {entry.peer for entry in entries}
+
+    def _is_majority(self, step: Step) -> bool:
+        """Return whether most peers of a round have signed this step of it, or a later one."""
+        return 2 * len(self.ledger.supporters(step.id)) > len(self.roster(step.base))
+
+    def _advance(self, now: float) -> list[Action]:
+        """Follow the chosen steps, or close the round."""
+        if self._rejoin is not None:
+            return [self._adopt(self._rejoin, now)]
+        if (lost := self._behind()) is not None:
+            return self._fetch_state(lost, now)
+        path = self.ledger.choose(self._anchor, self._may_follow)
+        if path and path[-1].id != self.head:
+            return self._follow(path, now)
+        if not self._closing:
+            return []
+        if self._proposal is None or self._proposal.base != self.head:
+            entries, number = self._entries(), self.state.round + 1
+            self._proposal = step_of(self.terms.id, self.head, number, entries)
+        return self._follow([self._proposal], now)
+
+    def _behind(self) -> Step | None:
+        """Return the last step of a history that this peer lacks the beginning of, if that has
+        more followers than this peer's own; of equal ones, the one with the lowest peer id counts.
+        """
+        anchor = self.ledger.get(self._anchor)
+        own = {self._anchor} if anchor is None else {self._anchor, self.ledger.origin(anchor)}
+        followers: dict[str, set[PeerId]] = {"": set()}
+        for peer, step in self.ledger.latest().items():
+            origin = self.ledger.origin(step)
+            followers.setdefault("" if origin in own else origin, set()).add(peer)
+        best = min(followers, key=lambda each: (-len(followers[each]), sorted(followers[each])))
+        return self.ledger.choose(best, lambda step: True)[-1] if best else None
+
+    def _may_follow(self, step: Step) -> bool:
+        """Return whether this peer may take a step that others have signed.
+
+        A step of its own open round, and a step with an update that this peer refused, need the
+        signatures of most peers. Of other steps, the ledger's order decides.
+        """
+        if step.id in self.refusals:
+            return False
+        if step.id in self._states or self.own in self.ledger.signers(step.id):
+            return True
+        if self._is_majority(step):
+            return True
+        if any(self._objects_to(entry.root) for entry in step.accepted):
+            return False
+        return step.base != self.head or (self._closing and self._agrees(step))
+
+    def _objects_to(self, root: str) -> bool:
+        """Return whether this peer has refused an update for what it contains."""
+        known = self._updates.get(root)
+        return root in self._malformed or (known is not None and known.good is False)
+
+    def _agrees(self, step: Step) -> bool:
+        """Return whether this peer accepts all updates of a step, and the step has at least half of
+        those that this peer would accept."""
+        good = {entry.root for entry in self._entries() if not entry.refused}
+        theirs = {entry.root for entry in step.accepted}
+        return theirs <= good and 2 * len(theirs) >= len(good)
+
+    def _follow(self, path: list[Step], now: float) -> list[Action]:
+        """Compute, sign or adopt a step of a path, whichever is next."""
+        known = max((at for at, step in enumerate(path) if step.id in self._states), default=-1)
+        if known == len(path) - 1:
+            return self._settle(path[-1], now)
+        if len(path) - 1 - known > _COMPUTED or path[known + 1].base not in self._states:
+            return self._fetch_state(path[-1], now)
+        return self._reach(path[known + 1], now)
+
+    def _reach(self, step: Step, now: float) -> list[Action]:
+        """Request what is missing for the state after a step, whose base this peer has."""
+        missing = [each for each in step.accepted if each.root not in self._updates]
+        if any(each.root in self._vain for each in missing):
+            return self._fetch_state(step, now)
+        if (error := self._breach(step)) is not None:
+            self.refusals[step.id] = error
+            return []
+        if missing:
+            signers = sorted(self.ledger.signers(step.id) - {self.own})
+            wanted = [each for each in missing if self._ask(each.root, now)]
+            return [FetchUpdate(each.root, (*signers, each.peer)) for each in wanted]
+        if not self._ask(step.id, now):
+            return []
+        updates = {each.root: self._updates[each.root] for each in step.accepted}
+        return [Compute(step, self._states[step.base].state, updates)]
+
+    def _fetch_state(self, step: Step, now: float) -> list[Action]:
+        """Request the state after a step from the peers that have it."""
+        root, signers = self.ledger.result(step.id), self.ledger.signers(step.id) - {self.own}
+        if root is None or not signers or not self._ask(root, now):
+            return []
+        return [FetchState(root, step, tuple(sorted(signers)))]
+
+    def _breach(self, step: Step) -> BadUpdate | None:
+        """Return which of the rules on which all peers agree a step breaks, as far as it is known.
+
+        The held-out loss is not one of them, because each peer measures its own.
+        """
+        entries = step.accepted
+        if any(entry.root in self._malformed for entry in entries):
+            return BadUpdate("bad-step", "a step applies an update that is malformed")
+        norms = [self._updates[e.root].norm for e in entries if e.root in self._updates]
+        if len(norms) == len(entries) and max(norms) > REFUSED_NORM * lower_median(norms):
+            return BadUpdate("bad-step", "a step applies an update that is too large")
+        return None
+
+    def _settle(self, step: Step, now: float) -> list[Action]:
+        """Sign a step that was computed, and adopt it once most peers have signed it or the others
+        had time to."""
+        if self.own not in self.ledger.signers(step.id):
+            result = self._states[step.id].root
+            self._signed_at[step.id] = now
+            self.ledger.sign(self.own, step, result)
+            return [Sign(step, result)]
+        signed_at = self._signed_at.get(step.id, now)
+        if step.id != self.head and (
+            self._is_majority(step) or now >= signed_at + self.terms.settle
+        ):
+            return [self._adopt(step, now)]
+        return []
+
+    def _adopt(self, step: Step, now: float) -> Adopted:
+        """Make the state after a step the one from which this peer trains."""
+        jumped = self._rejoin is not None
+        self.head, self._rejoin, self._proposal = step.id, None, None
+        self._states.move_to_end(step.id)
+        chain = self._chain(step)
+        self._anchor = step.id if jumped else chain[-1].base
+        self._forget(chain)
+        self._opened = now if self._on_head() else None
+        included = any(entry.root == self._own_root for each in chain for entry in each.accepted)
+        return Adopted(step.id, self.state, included)
+
+    def _chain(self, step: Step) -> list[Step]:
+        """Return a step and those before it, up to WINDOW."""
+        chain = [step]
+        while len(chain) < WINDOW and (before := self.ledger.get(chain[-1].base)) is not None:
+            chain.append(before)
+        return chain
+
+    def _forget(self, chain: list[Step]) -> None:
+        """Drop what no peer needs any more."""
+        self.ledger.prune(chain[-1].round)
+        while len(self._states) > STATES_KEPT:
+            self._states.popitem(last=False)
+        recent = {step.base for step in chain[:STATES_KEPT]}
+        steps = [step for base in recent for step in self.ledger.children(base)]
+        live = {entry.root for step in steps for entry in step.entries}
+        live |= {offer.root for _, offer in self._on_head()}
+        self._updates = {root: each for root, each in self._updates.items() if root in live}
+        self._vain &= live
+        self._malformed &= live
+        self._judging &= live
+        known = live | {step.id for step in steps}
+        self.refusals = {key: each for key, each in self.refusals.items() if key in known}
+        self._signed_at = {key: at for key, at in self._signed_at.items() if key in self.ledger}
+        self._asked = {key: at for key, at in self._asked.items() if math.isinf(at)}
+
+
+def _judgement(root: str) -> str:
+    """Return the key under which it is noted that an update is being judged."""
+    return f"judge {root}"
+
+
+_COMPUTED = 2  # steps that are computed one after the other; beyond, the state is fetched

@@ -1,0 +1,94 @@
+"""Robust aggregation: the same bits everywhere, and little influence for one author."""
+
+import numpy as np
+import pytest
+
+from shoal.tasks.tuning.averaging.aggregate import (
+    Weighed,
+    aggregate,
+    lower_median,
+    norm_of,
+    weights_of,
+)
+from shoal.tasks.tuning.averaging.codecs import Vector
+from tests.tasks.tuning.averaging.test_codecs import drawn
+
+
+def weighed(vector: Vector, tokens: int = 100, points: int = 0) -> Weighed:
+    return Weighed(vector, norm_of(vector), tokens, points)
+
+
+def test_the_norm_is_that_of_numpy() -> None:
+    for values in (1, 3, 65536, 65537, 200_000):
+        vector = drawn(values, seed=values)
+        assert norm_of(vector) == pytest.approx(float(np.linalg.norm(vector)), rel=1e-5)
+
+
+def test_the_norm_adds_in_a_fixed_order() -> None:
+    """The sum as specified, by plain Python floats, has the same bits."""
+    vector = drawn(70_000)
+    total = 0.0
+    for start in (0, 65536):
+        squares = [float(x) ** 2 for x in vector[start : start + 65536]]
+        squares += [0.0] * ((1 << (len(squares) - 1).bit_length()) - len(squares))
+        while len(squares) > 1:
+            half = len(squares) // 2
+            squares = [a + b for a, b in zip(squares[:half], squares[half:], strict=True)]
+        total += squares[0]
+    assert norm_of(vector) == float(np.sqrt(total))
+
+
+def test_the_mean_weighs_by_tokens() -> None:
+    a, b = np.full(5, 1, np.float32), np.full(5, -1, np.float32)
+    mean = aggregate([weighed(a, 300), weighed(b, 200)], trim=False)
+    np.testing.assert_allclose(mean, 0.2, rtol=1e-6)
+
+
+def test_claimed_tokens_add_little_weight() -> None:
+    weights = weights_of([weighed(drawn(4), tokens) for tokens in (100, 100, 2**40)])
+    assert weights == [0.25, 0.25, 0.5]
+
+
+def test_refused_updates_cost_weight_later() -> None:
+    weights = weights_of([weighed(drawn(4)), weighed(drawn(4), points=4)])
+    assert weights == pytest.approx([2 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize("trim", [False, True])
+def test_one_large_update_is_clipped(trim: bool) -> None:
+    honest = [drawn(1000, seed) for seed in range(4)]
+    poison = -200 * honest[0]
+    without = aggregate([weighed(each) for each in honest], trim=trim)
+    mean = aggregate([weighed(each) for each in [*honest, poison]], trim=trim)
+    assert np.linalg.norm(mean - without) < 2.1 / 5 * np.linalg.norm(honest[0]) * 1.5
+
+
+def test_trimming_ignores_the_extremes_of_each_value() -> None:
+    rows = [np.full(3, each, np.float32) for each in (1.0, 1.1, 1.2, 1.3, -1.2)]
+    np.testing.assert_allclose(aggregate([weighed(r) for r in rows], trim=True), 1.1, rtol=1e-6)
+
+
+def test_trimming_equals_the_plain_computation() -> None:
+    rows = [drawn(70_000, seed) for seed in range(11)]
+    found = aggregate([weighed(row) for row in rows], trim=True)
+    plain = np.sort(np.stack(rows), axis=0)[2:-2].mean(axis=0)
+    np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("trim", [False, True])
+def test_equal_updates_give_equal_bits(trim: bool) -> None:
+    """The bits do not depend on alignment, although SIMD code has other paths for it."""
+    rows = [drawn(70_001, seed) for seed in range(6)]
+    moved = []
+    for shift, row in enumerate(rows):
+        memory = np.zeros(row.size + 16, np.float32)
+        memory[shift + 1 : shift + 1 + row.size] = row
+        moved.append(memory[shift + 1 : shift + 1 + row.size])
+    one = aggregate([weighed(row, 7 + i) for i, row in enumerate(rows)], trim=trim)
+    two = aggregate([weighed(row, 7 + i) for i, row in enumerate(moved)], trim=trim)
+    assert one.tobytes() == two.tobytes()
+
+
+def test_the_lower_median_ignores_a_large_half() -> None:
+    assert lower_median([1.0, 1e9]) == 1.0
+    assert lower_median([3.0, 1.0, 2.0]) == 2.0

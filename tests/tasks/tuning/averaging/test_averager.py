@@ -1,0 +1,107 @@
+"""Volunteers over real links and feeds, on simulated computers."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from shoal.tasks.tuning.averaging.averager import decode_base
+from shoal.tasks.tuning.averaging.codecs import Codec
+from shoal.tasks.tuning.averaging.terms import RunTerms
+from tests.tasks.tuning.averaging.volunteers import Group, run
+
+TERMS = RunTerms(
+    name="test",
+    subject=b"",
+    values=20_000,
+    codec=Codec("int8"),
+    inner_steps=10,
+    patience=20.0,
+    settle=3.0,
+)
+
+
+def test_volunteers_average_over_real_links() -> None:
+    async def body(group: Group) -> None:
+        members = [await group.start(group.made()) for _ in range(4)]
+        await group.until(lambda: min(len(member.bases) for member in members) > 6)
+        for number in range(1, 6):
+            bases = [member.bases[number] for member in members]
+            assert len({base.step for base in bases}) == 1
+            assert len({base.state.encode() for base in bases}) == 1
+            step = members[0].averager.rounds.ledger.get(bases[0].step)
+            assert step is not None and len(step.accepted) == 4
+        loss = await members[0].hill.loss(members[0].bases[-1].values)
+        assert loss < 0.3
+        assert members[0].parcels.received < 7 * 3 * 1.2 * TERMS.update_bytes
+
+    run(TERMS, body)
+
+
+def test_a_volunteer_joins_late_and_one_leaves() -> None:
+    async def body(group: Group) -> None:
+        members = [await group.start(group.made()) for _ in range(3)]
+        await group.until(lambda: len(members[0].bases) > 5)
+        late = await group.start(group.made())
+        await group.until(lambda: len(late.bases) > 3)
+        assert late.bases[1].round > 4
+        await members[0].machine.crash()
+        before = late.averager.base.round
+        await group.until(lambda: late.averager.base.round > before + 4)
+        step = late.averager.rounds.ledger.get(late.averager.base.step)
+        assert step is not None
+        assert {e.peer for e in step.accepted} == {m.peer for m in group.members[1:]}
+
+    run(TERMS, body)
+
+
+def test_poison_is_refused_over_real_links() -> None:
+    async def body(group: Group) -> None:
+        members = [await group.start(group.made()) for _ in range(3)]
+        bad = group.made()
+        bad.spoil = lambda update: -update
+        await group.start(bad)
+        await group.until(lambda: len(members[0].bases) > 6)
+        assert set(members[0].averager.base.state.points) == {bad.peer}
+        codes = {error.code for error in members[0].averager.rounds.refusals.values()}
+        assert codes == {"loss"}
+
+    run(TERMS, body)
+
+
+def test_a_run_with_other_terms_is_another_run() -> None:
+    async def body(group: Group) -> None:
+        one = await group.start(group.made())
+        two = group.made()
+        two.terms = replace(TERMS, inner_steps=11)
+        await group.start(two)
+        await group.until(lambda: min(len(one.bases), len(two.bases)) > 4)
+        step = one.averager.rounds.ledger.get(one.averager.base.step)
+        assert step is not None and len(step.entries) == 1
+
+    run(TERMS, body)
+
+
+def test_what_a_run_leaves_behind_is_deleted() -> None:
+    async def body(group: Group) -> None:
+        one, two = [await group.start(group.made()) for _ in range(2)]
+        await group.until(lambda: len(one.bases) > 3)
+        assert one.state.keys("tuning")
+        one.averager._nursery.cancel_scope.cancel()  # type: ignore[union-attr]
+        await group.until(lambda: not one.state.keys("tuning"), 5)
+        view = two.state.views.tunings
+        await group.until(lambda: view.authors(TERMS.id) == (two.peer,), 5)
+        assert not one.parcels._held
+
+    run(TERMS, body)
+
+
+def test_a_checkpoint_of_a_node_comes_back() -> None:
+    async def body(group: Group) -> None:
+        one = await group.start(group.made())
+        await group.until(lambda: len(one.bases) > 3)
+        base = one.averager.base
+        back = decode_base(TERMS, base.encode())
+        assert (back.step, back.round) == (base.step, base.round)
+        np.testing.assert_array_equal(back.values, base.values)
+
+    run(TERMS, body)
