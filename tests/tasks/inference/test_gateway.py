@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 from msgspec.structs import replace
 
@@ -1005,8 +1006,8 @@ async def test_the_engine_hears_of_an_interactive_request_before_its_session(
             job = _request(turn=Turns(), job="cd" * 32)
             nursery.start_soon(node.gateway.generate, job, Client().emit)
             with trio.fail_after(1):
-                while not node.stage.sessions:  # noqa: ASYNC110  the stage has no event
-                    await trio.sleep(0)
+                while not node.stage.sessions:
+                    await trio.lowlevel.checkpoint()
             assert node.engine.holds == 0
             nursery.start_soon(node.gateway.generate, _request(), Client().emit)
             for _ in range(3):
