@@ -1010,7 +1010,7 @@ async def test_the_engine_hears_of_an_interactive_request_before_its_session(
                     await trio.lowlevel.checkpoint()
             assert node.engine.holds == 0
             nursery.start_soon(node.gateway.generate, _request(), Client().emit)
-            for _ in range(3):
+            for _step in range(3):
                 await trio.lowlevel.checkpoint()
             assert node.engine.holds == 1 and node.stage.sessions == 1
             nursery.cancel_scope.cancel()
