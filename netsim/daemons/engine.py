@@ -6,6 +6,7 @@ numbers (`compute.py`), or with torch on the real weights. In both cases, it tak
 that the machine's profile implies.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -222,9 +223,10 @@ class SimulatedWorker:
             if self._paused:
                 await self._ended.wait()
                 return
-            if not self._inbox and not self._core.busy:
+            if not self._inbox and (wait := self._core.wait) != 0:
                 self._to_worker = trio.Event()
-                await self._to_worker.wait()
+                with trio.move_on_after(math.inf if wait is None else wait):
+                    await self._to_worker.wait()
                 continue
             while self._inbox:
                 self._core.handle(*self._inbox.popleft())

@@ -425,6 +425,9 @@ class EngineProcess:
         self._watched.set()
         self._send(*span_frame(span))
 
+    def hold(self) -> None:
+        self._send(("hold",))
+
     def cancel(self, session: SessionId) -> None:
         self._send(("cancel", session))
 
