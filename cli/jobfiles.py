@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +74,11 @@ def request_of(order: JobOrder) -> "Iterator[SubmitJobs]":
 
 @contextmanager
 def _file_of(file: Path | None) -> Iterator[Path | None]:
-    """Yield the path of a file; standard input is copied to a file first."""
+    """Yield the path of a file; standard input is copied to a file first. Raises OSError if the
+    file does not exist."""
     if file is None or str(file) != "-":
+        if file is not None:
+            file.stat()  # the command, not the daemon, says that there is no such file
         yield file
         return
     handle, name = tempfile.mkstemp(suffix=".jsonl")
@@ -136,6 +139,9 @@ def _order(path: Path, said: Mapping[str, Any]) -> JobOrder:
     if "model" not in said:
         raise _bad(path, "names no model", hint='add a line such as `model = "tiny"`')
     values: dict[str, Any] = {key: _checked(path, key, value) for key, value in said.items()}
+    if ("file" in said) == ("prompt" in said):
+        wrong = "has both `file` and `prompt`" if "file" in said else "has no `file` or `prompt`"
+        raise _bad(path, wrong, hint='one is expected, such as `file = "prompts.jsonl"`')
     options: Any = {**NO_OPTIONS, **{key: values[key] for key in values if key in NO_OPTIONS}}
     own = {key: values[key] for key in values if key in OWN_KEYS}
     for key in ("file", "output"):
@@ -148,10 +154,28 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "kind", "file", "prompt", "output"), (str,)),
     **dict.fromkeys(("priority", "max_tokens", "top_k", "seed"), (int,)),
     **dict.fromkeys(("temperature", "top_p"), (int, float)),
-    "deadline": (str, datetime),
+    "deadline": (str, date),  # datetime is a kind of date
     "raw": (bool,),
     "stop": (list,),
 }
+_WORDS: Mapping[tuple[type, ...], str] = {
+    (str,): "a text in quotes",
+    (int,): "a whole number",
+    (int, float): "a number",
+    (str, date): 'a time span such as "2h", or a time',
+    (bool,): "true or false",
+    (list,): 'a list of texts, such as ["END"]',
+}
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a job file in the form that it has there, cut off if it is long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return render.safe(repr(value), 40)
+    words: Mapping[type, str] = {list: "a list", dict: "a table"}
+    return words.get(type(value), "a time")
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:
@@ -159,13 +183,14 @@ def _checked(path: Path, key: str, value: Any) -> Any:
     its bounds."""
     wanted, checked = _TYPES[key], value
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        names = " or ".join(each.__name__ for each in wanted)
-        raise _bad(path, f"has a wrong value of `{key}`: expected {names}, got {value!r:.40}")
+        raise _bad(
+            path, f"has a wrong value of `{key}`: expected {_WORDS[wanted]}, got {_shown(value)}"
+        )
     if key == "stop":
         if not all(isinstance(each, str) for each in checked):
             raise _bad(path, "has a wrong value of `stop`: expected a list of texts")
         return tuple(checked)
-    if isinstance(value, datetime):
+    if isinstance(value, date):
         return value.isoformat()
     return float(checked) if key in ("temperature", "top_p") else checked
 

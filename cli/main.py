@@ -159,7 +159,10 @@ def _expected(found: re.Match[str]) -> str:
 
 def _usage_hint(error: click.UsageError) -> str:
     """Return the hint for a wrong command line."""
-    if isinstance(error, options.UnknownCommand | options.Misused) and error.hint:
+    if (
+        isinstance(error, options.UnknownCommand | options.Misused | options.Misplaced)
+        and error.hint
+    ):
         return error.hint
     path = error.ctx.command_path if error.ctx else "shoal"
     return f"`{path} --help` shows the usage with an example"

@@ -90,6 +90,14 @@ class UnknownCommand(click.UsageError):
         self.hint = hint
 
 
+class Misplaced(click.UsageError):
+    """An argument or option does not go with the others. The hint says what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message, click.get_current_context())
+        self.hint = hint
+
+
 class Misused(click.BadParameter):
     """The value of an option is invalid. The hint describes valid values."""
 

@@ -134,6 +134,19 @@ def data_words(data: "DataView") -> list[str]:
     return found
 
 
+def length_words(answer: "ShownTuning") -> str:
+    """Return a sentence about what a fine-tuning will do."""
+    settings, learned = answer.settings, answer.data.rows - answer.settings.held_out
+    each = min(settings.batch, learned)
+    passes = settings.steps / max(1, -(-learned // settings.batch))
+    held = f"{render.count(settings.held_out, 'row')} held out"
+    return (
+        f"{render.count(settings.steps, 'step')} of {render.count(each, 'row')}: "
+        f"{passes:.1f} passes over {render.count(learned, 'row')}, {held}; "
+        "the time left is shown after the first steps"
+    )
+
+
 def curve(points: "Sequence[PointView]") -> list[str]:
     """Return the rows of a chart of the losses: dots in training, `o` on held-out rows."""
     if not points:
@@ -152,9 +165,9 @@ def figures(item: "TuningView") -> str:
         parts.append(f"loss {item.loss:.3f}")
     if item.held_out is not None:
         parts.append(f"held out {item.held_out:.3f}")
-    if item.speed:
+    if item.speed and not item.trouble:
         parts.append(f"{item.speed:,.0f} tokens/s")
-    if item.left_s is not None:
+    if item.left_s is not None and not item.trouble:
         parts.append(f"{render.duration(item.left_s)} left")
     if item.company is not None:
         parts.append(_company_figures(item.company))
@@ -170,7 +183,7 @@ class TuningBar:
     def __init__(self) -> None:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
-        self._said = (0.0, "")
+        self._said = (0.0, "", False)
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -202,11 +215,11 @@ class TuningBar:
                 self._task, completed=item.step, total=item.steps, figures=figures(item)
             )
             return
-        now, (at, state) = time.monotonic(), self._said
+        now, (at, *said) = time.monotonic(), self._said
         told = item.company.told if item.company is not None else None
-        words = f"{state_words(item)} {told or ''}"
-        if words != state or now - at >= defaults.TUNING_PAUSE:
-            self._said = now, words
+        words, timed = f"{state_words(item)} {told or ''}", item.left_s is not None
+        if [words, timed] != said or now - at >= defaults.TUNING_PAUSE:
+            self._said = now, words, timed
             print(figures(item), file=sys.stderr, flush=True)
             if told:
                 print(render.sentence(told), file=sys.stderr, flush=True)

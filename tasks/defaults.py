@@ -72,6 +72,7 @@ ADAPTER_TIMEOUT = 60.0  # … if it may have to fetch an adapter
 ADAPTER_LOADS = 3  # attempts of a stage to load an adapter that is evicted before a session opens
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
 EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
+JOB_PACE = 0.5  # the same for a job, whose tokens are not read as they come
 TOKEN_TIMEOUT = 120.0  # seconds that a gateway waits for the chain's next message
 SPAN_DEADLINE = 1.0  # seconds without a message after which a stage that is at fault is replaced …
 SPAN_FACTOR = 8.0  # … or this multiple of the predicted time between two messages, if longer

@@ -108,6 +108,9 @@ class Parrot:
             at, final = span.start + span.count + step, step + 1 == span.steps
             on_event(TokenEvent(span.session, span.epoch, at, 300 + step, -1.0, final, 0.0))
 
+    def hold(self) -> None:
+        """Do nothing: there is no background work."""
+
     def cancel(self, session: SessionId) -> None:
         """Do nothing: no computation runs."""
 

@@ -85,8 +85,8 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 @finetune.command(
     epilog=example(
-        "shoal finetune tiny --data poems.jsonl",
         "shoal finetune start tiny --data chats.jsonl --steps 200 --out ./tuned",
+        "shoal finetune tiny --data poems.jsonl",
         "shoal finetune tiny --data poems.jsonl --together our-poems",
     )
 )
@@ -182,12 +182,12 @@ def _begun(data: Path, ask: "BeginTuning") -> "ShownTuning":
 
 
 def _say_begun(found: "ShownTuning") -> None:
-    from ..tuningviews import data_words
+    from ..tuningviews import data_words, length_words
 
     item = found.tuning
     click.echo(f"fine-tuning {render.safe(item.id, 16)} of {render.name(item.model)}: "
                f"{item.steps} steps, adapter {render.name(item.name)}")  # fmt: skip
-    for words in data_words(found.data):
+    for words in (*data_words(found.data), length_words(found)):
         click.echo(words)
 
 
@@ -247,6 +247,8 @@ def _say_ended(answer: "ShownTuning", data: Path) -> None:
                        "held-out rows")  # fmt: skip
         click.echo(f'use it with `shoal run {render.name(item.model)} "TEXT" --adapter '
                    f"{render.name(item.name)}{flag}`")  # fmt: skip
+        click.echo("over the HTTP API (`shoal api`), the model is "
+                   f"`{render.name(item.model)}+{render.name(item.name)}`")  # fmt: skip
         click.echo(f"on other nodes, `--adapter {render.safe(item.adapter)}`")
         click.echo(f"for `peft`: {render.safe(item.out or f'{item.folder}/adapter', 400)}")
     elif item.state == "stopped":

@@ -10,7 +10,7 @@ import click
 
 from .. import defaults, jobfiles, jobresults, render
 from ..errors import CommandError
-from ..options import Commands, TextOptions, data_flag, data_option, example, json_option
+from ..options import Commands, Misplaced, TextOptions, data_flag, data_option, example, json_option
 from .run import read_prompt
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ KINDS = ("generate", "embed", "evaluate")
 NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
 
+COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 LETTERS = 12  # letters of a job id that are shown
 ABSTRACT = 48  # most characters of a prompt in a table
 
@@ -37,7 +38,8 @@ job_argument = click.argument("job_id", metavar="ID")
     ),
 )
 def job() -> None:
-    """Submit work that idle nodes of the swarm do later: prompts, embeddings, evaluations.
+    """Submit work that idle nodes of the swarm do later: prompts, or texts for
+    embeddings.
 
     A job continues while this computer is off. Jobs and results are not secret: every node of the
     swarm stores and can read them. A result is only as trustworthy as the node that made it.
@@ -104,7 +106,11 @@ def submit(
     node's disk, and on another node unless the command says otherwise. Every node of the swarm can
     read the jobs. Needs a running daemon.
     """
-    if name.endswith(".toml") and prompt is None and file is None:
+    if output is not None and not follow:
+        hint = "add --follow; or fetch the output later: `shoal job result ID -o FILE`"
+        raise Misplaced("-o is only for --follow", hint)
+    if name.endswith(".toml"):
+        _refuse_beside_job_file()
         order = jobfiles.read_job_file(Path(name))
         output = output or order.output
     else:
@@ -124,6 +130,18 @@ def submit(
     _finish(data, job_id, output, as_json=as_json)
 
 
+def _refuse_beside_job_file() -> None:
+    """Raise UsageError if an option is given that a job file has a key for."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in jobfiles.KEYS and name != "output" and source is COMMAND_LINE:
+            word = parameter.opts[0] if name != "prompt" else "PROMPT"
+            hint = f"write `{name} = …` into the file, or give all as options, without the file"
+            raise Misplaced(f"a job file goes without {word}", hint)
+
+
 def _send(data: Path, order: jobfiles.JobOrder) -> "messages.SubmittedJobs":
     """Submit a job, and say on standard error what the user should know about it."""
     from ..client import request
@@ -137,9 +155,13 @@ def _send(data: Path, order: jobfiles.JobOrder) -> "messages.SubmittedJobs":
         raise CommandError("interrupted", message, hint=hint) from None
     for line in sent.broken:
         print(f"line {line.line}: {render.safe(line.message, 200)}", file=sys.stderr)
+    if sent.broken_rows > len(sent.broken):
+        more = sent.broken_rows - len(sent.broken)
+        print(f"and {more} more: their lines of the output say why", file=sys.stderr)
     if sent.broken_rows:
+        broken = render.count(sent.broken_rows, "broken line")
         rows = render.count(sent.rows - sent.broken_rows, "other row")
-        print(f"{sent.broken_rows} broken; the {rows} will be done", file=sys.stderr)
+        print(f"{broken}; the {rows} will be done", file=sys.stderr)
     if not sent.replicated:
         print(
             "no other node has the job yet: keep this node running until one has",
@@ -231,6 +253,8 @@ def list_(
         return
     if answer.jobs:
         click.echo(render.table(HEADS, [_row(item, answer.own) for item in answer.jobs]))
+    elif state is not None:
+        click.echo(f"no job is {state}")
     click.echo(_totals(totals))
     if answer.more:
         after = offset + len(answer.jobs)
@@ -276,7 +300,8 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
         rows.append(("deadline", _time(answer.deadline)))
     if answer.came:
         rows.append(("result", f"came {_time(answer.came)}"))
-    rows += [("claims", _claim(claim)) for claim in answer.claims]
+    claims = sorted(answer.claims, key=lambda claim: claim.piece)
+    rows += [("claims", _claim(claim, answer.pieces)) for claim in claims]
     click.echo(render.fields(rows))
 
 
@@ -444,10 +469,10 @@ def _rows(item: "messages.JobView") -> str:
     return f"{done}{item.rows}{failed}"
 
 
-def _claim(claim: "messages.ClaimView") -> str:
+def _claim(claim: "messages.ClaimView", pieces: int) -> str:
     state = "refused" if claim.refused else "done" if claim.done else "in progress"
     step = f", step {claim.step}" if claim.step else ""
-    piece = f"piece {claim.piece + 1}, " if claim.piece else ""
+    piece = f"piece {claim.piece + 1} of {pieces}, " if pieces > 1 else ""
     return f"{_peer(claim.claimant)}  {piece}attempt {claim.attempt}: {state}{step}"
 
 

@@ -6,6 +6,7 @@ numbers (`compute.py`), or with torch on the real weights. In both cases, it tak
 that the machine's profile implies.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from ...tasks.engine.families import Architecture
 from ...tasks.engine.interface import LoadShard
 from ...tasks.engine.process import EngineProcess
 from ...tasks.engine.shard import Compute
-from ...tasks.engine.wire import Buffer, Header, WireClosed
+from ...tasks.engine.wire import Buffer, Header, Payload, WireClosed
 from ...transport.decoding import decode
 from ...transport.host.seam import Host
 from .compute import NumberCompute, Stopwatch, Timed, read_chunk, read_chunks
@@ -170,6 +171,10 @@ class SimulatedWorker:
             raise WireClosed("the worker has ended")
         return []
 
+    def arrived(self, most: int) -> list[tuple[Header, Payload]]:
+        """Do the same. No payload is in shared memory."""
+        return list(self.receive())
+
     async def wait_readable(self) -> None:
         """Wait until frames have arrived or the worker has ended."""
         while not self._outbox and self._status is None:
@@ -218,9 +223,10 @@ class SimulatedWorker:
             if self._paused:
                 await self._ended.wait()
                 return
-            if not self._inbox and not self._core.busy:
+            if not self._inbox and (wait := self._core.wait) != 0:
                 self._to_worker = trio.Event()
-                await self._to_worker.wait()
+                with trio.move_on_after(math.inf if wait is None else wait):
+                    await self._to_worker.wait()
                 continue
             while self._inbox:
                 self._core.handle(*self._inbox.popleft())

@@ -44,7 +44,7 @@ class ComputeParts:
         )  # fmt: skip
         self.gateway = Gateway(
             host, network.courier, directory, self.models,
-            seek=seeking.seek, find_adapter=content.adapter_files.named,
+            seek=seeking.seek, find_adapter=content.adapter_files.named, expect=self.stage.hold,
         )  # fmt: skip
         self.sharing = SharingParts(base, network, content, self.gateway)
         self.chunks = None

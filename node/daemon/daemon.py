@@ -188,6 +188,7 @@ class Node:
         self.directory.publish(shards=())
         await self.working.leave()
         await self.tuning.tunings.leave()
+        self.compute.tuning_stage.leave()
         with trio.move_on_after(defaults.DRAIN_TIME):
             while self._is_busy():  # noqa: ASYNC110
                 await trio.sleep(defaults.DRAIN_LOOK)
@@ -199,6 +200,7 @@ class Node:
         """Return whether a request of a command, a client of the API or a peer is in progress."""
         running = self.api.running if self.api is not None else 0
         sessions = self.gateway.sessions + self.stage.sessions + self.compute.sharing.running
+        sessions += self.compute.tuning_stage.passes
         return bool(self.control.clients or running or sessions)
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:

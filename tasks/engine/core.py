@@ -14,7 +14,7 @@ import psutil
 
 from ..costs.shardcosts import ShardCosts
 from .adapters import LoadAdapter
-from .defaults import ANSWER_BYTES, WAITING_SPANS, WINDOW_ROWS
+from .defaults import ANSWER_BYTES, HOLD_S, WAITING_SPANS, WINDOW_ROWS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
 from .interface import NAME_BYTES, USER_BYTES, Loaded, LoadShard, SessionId, Span
@@ -64,6 +64,7 @@ class Core:
         self._scheduler = Scheduler()
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
+        self._held_until = 0.0  # time until which background work waits
         self._opened = 0  # number of sessions that were ever opened
         self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
         kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
@@ -115,7 +116,25 @@ class Core:
     @property
     def busy(self) -> bool:
         """Whether a session or a training pass has work, so that `step` must be called."""
-        return self._scheduler.busy or self._training.busy
+        return self.wait == 0.0
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until `step` must be called: 0 if there is work, None if there is none."""
+        if not self._scheduler.busy and not self._training.busy:
+            return None
+        return self._held
+
+    @property
+    def _held(self) -> float:
+        """Seconds for which all work there is must wait, because it is background work and an
+        interactive request has begun."""
+        if not (self._held_until and self._scheduler.busy and self._scheduler.idle):
+            return 0.0
+        left = self._held_until - self.clock()
+        if left <= 0:
+            self._held_until = left = 0.0
+        return left
 
     def handle(self, header: Header, payload: memoryview) -> None:
         """Process one frame. Raises WireError if no daemon would send such a frame."""
@@ -124,6 +143,8 @@ class Core:
             self._submit(header, payload)
         elif name == "cancel" and len(header) == 2:
             self._cancel(header[1])
+        elif name == "hold" and len(header) == 1:
+            self._hold()
         elif name == "tune":
             self._training.submit(header, payload)
         elif name == "tune-stop" and len(header) == 3:
@@ -197,6 +218,8 @@ class Core:
         limit = self.available_bytes()
         if self._memory_bytes:
             limit = self._memory_bytes - sum(shard.bytes for shard in self._shards.values())
+            if weights + kv > limit - self._training.beside_kv:
+                self._training.end_all()
         if weights + kv > limit:
             raise EngineError(
                 "no-memory",
@@ -235,12 +258,14 @@ class Core:
         names = _block_names(owner, adapter, payload) if shard.reuses else []
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
-            shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
+            self._make_room(shard, blocks_for(tokens if soon is None else min(soon, tokens)))
             table = BlockTable(shard.pool, tokens, names, soon=soon, exact=exact)
             states = _states_beside(table, shard)
         except EngineError:
             shard.adapters.release(used)
             raise
+        if not background:
+            self._hold()
         share = self._scheduler.join(
             owner,
             shard.costs,
@@ -254,6 +279,11 @@ class Core:
         session.packed = packed is True
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
+
+    def _hold(self) -> None:
+        """Have background work wait for an interactive request, which would otherwise wait for
+        the ends of its steps."""
+        self._held_until = self.clock() + HOLD_S
 
     def _close(self, header: Header, payload: memoryview) -> Result:
         """Close a session, even if its names are malformed. Its named blocks stay cached."""
@@ -629,6 +659,12 @@ class Core:
         except EngineError as error:
             self._fail_job(session, job, error)
 
+    def _make_room(self, shard: LoadedShard, blocks: int) -> None:
+        """Free memory of a shard that no session needs until `blocks` blocks can be promised, as
+        far as possible."""
+        shard.adapters.make_room(blocks)
+        self._training.make_room(shard, blocks)
+
     def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
         """Return the part of the work for which there is memory, after ending the sessions whose
         memory it needs.
@@ -640,7 +676,7 @@ class Core:
             job, pool = session.job, session.shard.pool
             while job is not None and session.job is job:
                 end = job.position + rows
-                session.shard.adapters.make_room(session.table.lacks(end))
+                self._make_room(session.shard, session.table.lacks(end))
                 if session.table.lacks(end) <= pool.total - pool.promised:
                     session.table.secure(end)
                     break

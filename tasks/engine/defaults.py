@@ -53,6 +53,8 @@ PREFILL_STEP_FACTOR = 6.0  # … or this multiple of the time of a step with one
 IDLE_STEP_S = 0.03  # … and of one in which all sessions are background, or that multiple
 DECODE_PART = 0.75  # largest part of the budget for tokens of running texts while a prompt waits
 PROMPT_STEPS = 4  # steps in which a gateway with texts gets at least one block of a prompt
+BACKGROUND_PART = 0.1  # seconds of background work for each second of steps with other work
+HOLD_S = 0.15  # seconds for which background work waits for an interactive request that has begun
 SAVED_S = 0.5  # seconds of virtual time that a gateway with running texts may be behind the others
 STEP_ROWS = 512  # rows of one step on a CPU
 GROUP_IDLE = 0.15  # part of the time for which a stage is idle before it makes more groups …
@@ -69,6 +71,7 @@ PACKED_ROWS = 64  # outputs up to a multiple of which the native kernels fill a 
 PACKED_COLUMNS = 32  # … and inputs
 PADDING_BYTES = 2**20  # of a layer by which its matrices may grow when they are filled, uncounted
 
+THREAD_BYTES = 4 << 20  # payloads above this are copied by a thread, not by the daemon's loop
 PASS_POSITIONS = 8192  # positions of one training pass
 TUNINGS = 16  # open tunings of a worker
 PASSES = 64  # passes of one tuning that wait

@@ -302,6 +302,11 @@ class Engine(Protocol):
         """Queue a span without blocking. Its answers are passed to the session's `on_event`."""
         ...
 
+    def hold(self) -> None:
+        """Compute no background sessions for HOLD_S at most, because an interactive request has
+        begun, whose session will open soon."""
+        ...
+
     def cancel(self, session: SessionId) -> None:
         """Stop the session's running span after its current step, and drop its queued spans."""
         ...

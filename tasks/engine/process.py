@@ -6,6 +6,7 @@ for any reason, its sessions fail and another worker is started.
 """
 
 import itertools
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ from .messages import (
 )
 from .passes import OpenTuning, PassDone, PassOrder
 from .watchdog import Watchdog
-from .wire import Buffer, Header, WireClosed, WireError, WorkerChannel
+from .wire import Buffer, Header, Payload, SharedPayload, WireClosed, WireError, WorkerChannel
 
 _MODULE = f"{__package__}.worker"
 _SILENT = "the engine's worker does not respond"
@@ -75,6 +76,8 @@ class WorkerConnection(Protocol):
     def flush(self) -> bool: ...
 
     def receive(self) -> list[tuple[Header, memoryview]]: ...
+
+    def arrived(self, most: int) -> list[tuple[Header, Payload]]: ...
 
     def close(self) -> None: ...
 
@@ -245,8 +248,18 @@ class EngineProcess:
     async def _read(self, channel: WorkerConnection) -> None:
         while True:
             await channel.wait_readable()
-            for header, payload in channel.receive():
-                self._arrived(header, payload)
+            frames = deque(channel.arrived(defaults.THREAD_BYTES))
+            try:
+                while frames:
+                    header, payload = frames[0]
+                    if isinstance(payload, SharedPayload):
+                        payload = await self._host.offload(payload.read)
+                    frames.popleft()
+                    self._arrived(header, payload)
+            finally:
+                for _, payload in frames:
+                    if isinstance(payload, SharedPayload):
+                        payload.close()
 
     async def _write(self, channel: WorkerConnection) -> None:
         """Send queued frames whenever the socket did not accept everything at once."""
@@ -412,6 +425,9 @@ class EngineProcess:
         self._watched.set()
         self._send(*span_frame(span))
 
+    def hold(self) -> None:
+        self._send(("hold",))
+
     def cancel(self, session: SessionId) -> None:
         self._send(("cancel", session))
 
@@ -495,7 +511,10 @@ class EngineProcess:
         dog = self._watchdog
         dog.wait(name, 1, self._host.now())
         try:
-            self._send((name, number, *fields), payload)
+            if len(payload) > defaults.THREAD_BYTES:
+                await self._send_large((name, number, *fields), payload)
+            else:
+                self._send((name, number, *fields), payload)
             await reply.done.wait()
         finally:
             dog.wait(name, -1, self._host.now())
@@ -514,10 +533,28 @@ class EngineProcess:
             return
         try:
             channel.put(header, payload)
-            if not channel.flush():
-                self._blocked.set()
         except WireError as error:
             raise EngineError("too-large", str(error)) from None
+        self._flush(channel)
+
+    async def _send_large(self, header: Header, payload: Buffer) -> None:
+        """Do the same, but let a thread copy the payload, which takes 1 ms for each megabyte."""
+        channel = self._channel
+        assert channel is not None  # the caller has looked
+        try:
+            await self._host.offload(channel.put, header, payload)
+        except WireError as error:
+            raise EngineError("too-large", str(error)) from None
+        if self._channel is not channel:
+            channel.close()  # again: the worker has ended meanwhile, and the copy is left
+            return
+        self._flush(channel)
+
+    def _flush(self, channel: WorkerConnection) -> None:
+        """Send as much as the socket accepts now."""
+        try:
+            if not channel.flush():
+                self._blocked.set()
         except WireClosed:
             return  # the reader notices this too and ends the sessions
 

@@ -5,6 +5,8 @@ of its weights, which is most of the work on small batches. Each step has a budg
 time, so that no session waits long for its next token. Rows enter in this order: the next token of
 each session (decode), parts of prompts (prefill), and then the same of background work. Prompts may
 double the time of a step, so that a running text slows down to half of its speed at most.
+Background work beside other work gets a small part of the time (BACKGROUND_PART), so that it hardly
+delays other work, and still ends some day.
 
 Sessions are served by virtual time: the time predicted for the rows that were computed so far for a
 gateway, within it for one of its users, and within that for a session. Whichever has the least
@@ -31,6 +33,7 @@ from math import inf
 
 from .defaults import (
     ACCOUNTS,
+    BACKGROUND_PART,
     DECODE_FACTOR,
     DECODE_PART,
     GROUP_GAIN,
@@ -158,12 +161,18 @@ class Scheduler:
         self._time = 0.0  # virtual time of the gateway that was served last
         self._number = 0
         self._step = 0
+        self._owed = 0.0  # seconds of background work that may enter steps with other work
         self._with_texts: set[_Gateway] = set()  # gateways of the texts in the step
 
     @property
     def busy(self) -> bool:
         """Whether any session has work."""
         return bool(self._ready)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all sessions with work are background sessions."""
+        return all(share.background for share in self._ready)
 
     def join(
         self,
@@ -252,10 +261,12 @@ class Scheduler:
         alone = 0.0
         if not any(share.decode for share in self._ready):  # also those of other shards
             # A request that arrives during a step waits for its end, so background steps are short.
-            idle = all(share.background for share in self._ready)
-            alone = max(IDLE_STEP_S if idle else PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
+            alone = max(IDLE_STEP_S if self.idle else PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
         for background in (False, True):
             prefill, decode = kinds[background, False], kinds[background, True]
+            if background and step.chosen:
+                self._take_beside(step, prefill, decode)
+                break
             self._take_decode(step, decode, most * DECODE_PART if prefill else most)
             budget = max(STEP_S, PREFILL_FACTOR * max(least, step.seconds), alone)
             if decode and not step.most_text:
@@ -275,6 +286,22 @@ class Scheduler:
         urgent = [share for share in self._ready if not share.background]
         first = next(_fair(urgent or self._ready))
         return [share for share in self._ready if share.costs is first.costs]
+
+    def _take_beside(
+        self, step: _Step, prefill: Collection[Share], decode: Collection[Share]
+    ) -> None:
+        """Add background rows to a step with other rows, as long as their part of the time
+        allows. What they have not used counts for later steps, up to a block of a prompt."""
+        if not prefill and not decode:
+            return
+        costs, before = step.costs, step.seconds
+        block = BLOCK * costs.row + costs.chosen
+        self._owed = min(self._owed + BACKGROUND_PART * before, costs.fixed + block)
+        budget = before + self._owed
+        self._take_decode(step, decode, budget)
+        if prefill and budget - step.seconds >= block:
+            self._take_prefill(step, prefill, budget)
+        self._owed -= step.seconds - before
 
     def _catch_up(self, step: _Step) -> None:
         """Advance the virtual time of sessions, users and gateways that got all that they wanted.

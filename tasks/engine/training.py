@@ -75,6 +75,37 @@ class _Tuning:
         return _FLOAT * sum(self.sizes)
 
 
+@dataclass(slots=True, eq=False)
+class _Lent:
+    """KV blocks of a shard that are out of use, because tunings have memory in their place."""
+
+    shard: LoadedShard
+    blocks: list[int] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return len(self.blocks) * self.shard.block_bytes
+
+    def borrow(self, size: int) -> bool:
+        """Take blocks of at least `size` bytes out of use. Return whether there are so many that
+        no session was promised, within a part of all."""
+        pool, each = self.shard.pool, self.shard.block_bytes
+        blocks = -(-size // each) if each else pool.total + 1
+        most = int(pool.total * TUNING_SHARE) - len(self.blocks)
+        if blocks > min(most, pool.total - pool.promised):
+            return False
+        self.blocks += pool.reserve(blocks)
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Return blocks of at most `size` bytes to the sessions."""
+        if not self.blocks:
+            return
+        keep = len(self.blocks) - min(len(self.blocks), max(0, size) // self.shard.block_bytes)
+        self.shard.pool.give_back(self.blocks[keep:])
+        del self.blocks[keep:]
+
+
 class PassTime:
     """Seconds that passes may use beside the steps of sessions."""
 
@@ -120,6 +151,7 @@ class Training:
         self._emit, self._shard, self._room, self._clock = emit, shard, room, clock
         self._tunings: dict[bytes, _Tuning] = {}
         self._used = 0  # bytes reserved, without the work of the running pass
+        self._lent: list[_Lent] = []
         self._served: dict[str, float] = {}  # predicted seconds by owner, as virtual times
         self._time = 0.0
         self._current: _Tuning | None = None
@@ -139,6 +171,17 @@ class Training:
     def count(self) -> int:
         """Number of open tunings."""
         return len(self._tunings)
+
+    @property
+    def beside_kv(self) -> int:
+        """Bytes that tunings have beside weights and KV."""
+        return max(0, self._needed - sum(each.bytes for each in self._lent))
+
+    @property
+    def _needed(self) -> int:
+        """Bytes reserved, with the work of the pass that needs most."""
+        works = [each.work for some in self._tunings.values() for each in some.waiting]
+        return self._used + max(works, default=0)
 
     # Requests.
 
@@ -171,6 +214,7 @@ class Training:
             raise EngineError("busy", "passes with the tensors so far wait")
         tuning.adapter = tuning.tuner.adapter(tuning.terms, payload)
         self._forget(tuning)
+        self._give_back()
         return None, b""
 
     def close(self, header: Header, payload: memoryview) -> Result:
@@ -201,12 +245,28 @@ class Training:
                 tuning.waiting.remove(each)
                 self._free(each)
                 self._refuse(each.number, EngineError("cancelled", "the pass was cancelled"))
+            self._give_back()
 
     def drop(self, shard: LoadedShard | None) -> None:
-        """End the tunings of a shard."""
+        """End the tunings of a shard that is no longer here."""
+        self._lent = [each for each in self._lent if each.shard is not shard]
         error = EngineError("shard-replaced", "the engine no longer has the shard")
         for name in [name for name, each in self._tunings.items() if each.shard is shard]:
             self._end(name, error)
+
+    def end_all(self) -> None:
+        """End all tunings, because a shard needs their memory."""
+        for name in list(self._tunings):
+            self._end(name, EngineError("shard-replaced", "another shard needs the memory"))
+
+    def make_room(self, shard: LoadedShard, blocks: int) -> None:
+        """Drop what passes have kept until `blocks` blocks of a shard's KV can be promised to
+        sessions, as far as possible."""
+        pool = shard.pool
+        if not any(each.shard is shard and each.blocks for each in self._lent):
+            return
+        while pool.total - pool.promised < blocks and any(map(self._evict, self._tunings.values())):
+            self._give_back()
 
     def _admitted(
         self, tuning: _Tuning, number: object, order: PassOrder, payload: memoryview
@@ -245,21 +305,33 @@ class Training:
         other parts if necessary. Raises EngineError `no-memory`."""
         works = [each.work for other in self._tunings.values() for each in other.waiting]
         need = size + max([work, *works])
-        limit = min(TUNING_BYTES, self._room() + self._spare_kv(tuning.shard))
-        while self._used + need > limit:
+        while self._used + need > TUNING_BYTES or not self._borrow(tuning.shard, self._used + need):
             if not (self._evict(tuning) or any(map(self._evict, self._tunings.values()))):
                 raise EngineError(
-                    "no-memory", f"the pass needs {need} bytes, {limit - self._used} are there"
+                    "no-memory", f"the pass needs {need} bytes beside {self._used} in use"
                 )
         self._used += size
 
-    @staticmethod
-    def _spare_kv(shard: LoadedShard) -> int:
-        """Return the bytes of the shard's KV memory that no session was promised, at most a part of
-        all."""
-        pool = shard.pool
-        spare = min(pool.total - pool.promised, int(pool.total * TUNING_SHARE))
-        return max(0, spare) * shard.block_bytes
+    def _borrow(self, shard: LoadedShard, size: int) -> bool:
+        """Have `size` bytes in all, with KV memory of a shard if necessary. Return whether there
+        are so many."""
+        lack = size - self._room() - sum(each.bytes for each in self._lent)
+        if lack <= 0:
+            return True
+        found = next((each for each in self._lent if each.shard is shard), None)
+        if found is None:
+            found = _Lent(shard)
+            self._lent.append(found)
+        return found.borrow(lack)
+
+    def _give_back(self) -> None:
+        """Return the KV memory that is no longer needed."""
+        spare = sum(each.bytes for each in self._lent) - max(0, self._needed - self._room())
+        for lent in self._lent:
+            before = lent.bytes
+            lent.give_back(spare)
+            spare -= before - lent.bytes
+        self._lent = [each for each in self._lent if each.blocks]
 
     def _evict(self, tuning: _Tuning) -> bool:
         """Drop what the oldest forward pass of a tuning has kept. Return whether there was one."""
@@ -284,6 +356,7 @@ class Training:
         tuning.waiting.clear()
         self._forget(tuning)
         self._used -= tuning.tensor_bytes
+        self._give_back()
         if self._current is tuning:
             self._current = None
 
@@ -366,11 +439,13 @@ class Training:
             tuning.kept[order.part] = kept, waiting.kept_bytes
             self._used += waiting.kept_bytes
         loss, counted, data = running.answer()
+        self._give_back()
         value = [loss, counted, waiting.seconds, running.predicted]
         self._emit(("ok", waiting.number, value), data)
 
     def _failed(self, tuning: _Tuning, waiting: _Waiting, error: EngineError) -> None:
         self._done(tuning, waiting)
+        self._give_back()
         self._refuse(waiting.number, error)
 
     def _done(self, tuning: _Tuning, waiting: _Waiting) -> None:

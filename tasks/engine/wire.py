@@ -138,6 +138,12 @@ class WorkerChannel:
 
         Raises WireClosed if the connection is closed, and WireError if a frame is invalid.
         """
+        frames = self.arrived(PAYLOAD_BYTES)  # copies all payloads, because none may be larger
+        return [(header, data) for header, data in frames if isinstance(data, memoryview)]
+
+    def arrived(self, most: int) -> list[tuple[Header, "Payload"]]:
+        """Do the same, but leave payloads of over `most` bytes where they are. The caller must read
+        or close them."""
         try:
             room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
             data, ancillary, flags, _ = self._sock.recvmsg(_RECEIVE, room, _CLOEXEC)
@@ -153,11 +159,11 @@ class WorkerChannel:
         if not data:
             raise WireClosed("the other side closed")
         self._arrived += data
-        return self._frames()
+        return self._frames(most)
 
-    def _frames(self) -> list[tuple[Header, memoryview]]:
+    def _frames(self, most: int) -> list[tuple[Header, "Payload"]]:
         """Remove and return the complete frames from the received bytes."""
-        frames = []
+        frames = list[tuple[Header, "Payload"]]()
         offset = 0
         while len(self._arrived) - offset >= _PREFIX.size:
             header_size, kind, size = _PREFIX.unpack_from(self._arrived, offset)
@@ -168,23 +174,46 @@ class WorkerChannel:
                 break
             header = parse_header(self._arrived[start : start + header_size])
             if kind == _INLINE:
-                payload = memoryview(self._arrived[start + header_size : end])
+                frames.append((header, memoryview(self._arrived[start + header_size : end])))
             else:
-                payload = self._shared_payload(size)
-            frames.append((header, payload))
+                shared = self._shared_payload(size)
+                frames.append((header, shared if size > most else shared.read()))
             offset = end
         del self._arrived[:offset]
         return frames
 
-    def _shared_payload(self, size: int) -> memoryview:
+    def _shared_payload(self, size: int) -> "SharedPayload":
         """Return the payload of `size` bytes in the next received descriptor."""
         if not self._descriptors:
             raise WireError("a payload's descriptor is missing")
-        descriptor = self._descriptors.popleft()
+        return SharedPayload(self._descriptors.popleft(), size)
+
+
+class SharedPayload:
+    """A received payload in shared memory that is not copied yet."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """The descriptor belongs to this object from now on."""
+        self._descriptor, self._size = descriptor, size
+
+    def read(self) -> memoryview:
+        """Return a copy, and close the descriptor. Another thread may do this.
+
+        Raises WireError if it is not the memory that was announced.
+        """
         try:
-            return read_shared(descriptor, size)
+            return read_shared(self._descriptor, self._size)
         finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the descriptor, unless it is closed."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
             os.close(descriptor)
+
+
+Payload = memoryview | SharedPayload
 
 
 def _check_prefix(header_size: int, kind: int, size: int) -> None:

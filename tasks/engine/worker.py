@@ -8,6 +8,7 @@ process ends when the daemon closes its end of the socket.
 import argparse
 import gc
 import importlib.util
+import math
 import os
 import select
 import signal
@@ -120,7 +121,8 @@ def _serve(channel: WorkerChannel, core: "Core") -> None:
     readable = select.poll()
     readable.register(channel, select.POLLIN)
     while True:
-        if readable.poll(0 if core.busy else None):
+        wait = core.wait
+        if readable.poll(None if wait is None else math.ceil(1e3 * wait)):
             for header, payload in channel.receive():
                 core.handle(header, payload)
         if core.busy:

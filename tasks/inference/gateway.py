@@ -86,8 +86,10 @@ class Gateway:
         *,
         seek: Seek = _nobody,
         find_adapter: FindAdapter = _no_adapters,
+        expect: Callable[[], None] = lambda: None,
         drafting: Drafting | None = None,
     ) -> None:
+        """`expect` is called when an interactive request has come, before it is encoded."""
         self._host = host
         self._find_adapter = find_adapter
         self._models = models
@@ -107,6 +109,7 @@ class Gateway:
         )
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""
+        self._expect = expect
         self._waited_for = 0
         self.answers = 0  # answers completed since the start, and their tokens
         self.answer_tokens = 0
@@ -135,6 +138,8 @@ class Gateway:
         """
         began = self._host.now()
         self._waited_for += request.turn is None
+        if request.turn is None:
+            self._expect()
         try:
             async with self._use(request.model, request.adapter) as model:
                 summary = await self._generate(model, request, emit, began)

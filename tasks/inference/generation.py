@@ -431,11 +431,11 @@ class GenerationRun:
             self._broken = True
             self._ended.set()
 
-    async def heard(self, timeout: float) -> list[Item]:
+    async def heard(self, timeout: float, pace: float = EMIT_PACE) -> list[Item]:
         """Return the queued items in order, waiting for the first one. An error is always the last
         item.
 
-        Returns nothing after `timeout` seconds. Tokens of a fast model are collected for EMIT_PACE
+        Returns nothing after `timeout` seconds. Tokens of a fast model are collected for `pace`
         seconds, except the first and the last token. A person sees no difference, and detokenizing
         each token alone costs more than computing it.
         """
@@ -446,7 +446,7 @@ class GenerationRun:
             if self._next_at > trio.current_time():
                 with trio.move_on_at(self._next_at):
                     await self._ended.wait()
-            self._next_at = trio.current_time() + EMIT_PACE
+            self._next_at = trio.current_time() + pace
         with suppress(trio.WouldBlock):
             while True:
                 items.append(self._inbox.receive_nowait())

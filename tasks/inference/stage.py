@@ -170,6 +170,11 @@ class Stage:
         """Number of interactive sessions that compute here or did so lately."""
         return self._all.waited_for(self._host.now())
 
+    def hold(self) -> None:
+        """Have sessions of jobs wait for a request that has come to this node's gateway."""
+        if self._engine_or_none is not None and self._all.has_jobs:
+            self._engine.hold()
+
     def idle_time(self, number: int) -> float:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         return self._all.idle_time(number, self._host.now())

@@ -335,6 +335,11 @@ class StageSessions:
             for session in self.open.values()
         )
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether a session of a job is open."""
+        return any(session.open.idle for session in self.open.values())
+
     def idle_time(self, number: int, now: float) -> float:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         served = self.shards.get(number)
@@ -459,15 +464,15 @@ class StageSessions:
     def _may_end(self, served: ServedShard, gateway: PeerId, now: float) -> list[StageSession]:
         """Return the sessions that may end for a new one of a gateway, the first to end first.
 
-        The owner of this machine precedes all other gateways.
+        Sessions of jobs end for all others. The owner of this machine precedes all other gateways.
         """
         beyond = self._beyond_share(served, gateway, now)
-        if gateway != self._own:
-            return beyond
         others = [
             each
             for each in reversed(self.of_shard(served))
-            if each.gateway != gateway and each not in beyond and each.open.standby is None
+            if each not in beyond
+            and each.open.standby is None
+            and (each.open.idle or (gateway == self._own and each.gateway != gateway))
         ]
         return sorted([*beyond, *others], key=lambda each: not each.open.idle)
 

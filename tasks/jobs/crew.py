@@ -16,8 +16,8 @@ class IdleTime:
     """`Turn` that lets jobs compute while there are no interactive requests.
 
     `waited_for` returns the number of interactive requests. A turn ends when there have been
-    some for YIELD_AFTER seconds: closing the chains of many rows would delay the request that has
-    just come, and until then the engine computes it before them.
+    some for YIELD_AFTER seconds. Until then the engines compute it before the rows of jobs, whose
+    chains stay open: closing and opening many of them takes longer than most requests.
     """
 
     def __init__(

@@ -74,6 +74,7 @@ class Desk:
         self._later: dict[str, float] = {}  # earliest time for the next check of a finished job
         self._tries: Counter[tuple[str, PeerId]] = Counter()  # failed fetches by job and claimant
         self._fetching: set[str] = set()
+        self._cancelled: set[str] = set()  # pieces whose removal may not be visible yet
         self._few = trio.CapacityLimiter(defaults.FETCHES)
         self._fewer: WeakValueDictionary[PeerId, trio.CapacityLimiter] = WeakValueDictionary()
         self._changed = trio.Event()
@@ -196,9 +197,11 @@ class Desk:
         Raises JobError `disk` if the result cannot be deleted.
         """
         pieces = self.pieces(job)
+        self._cancelled.update(pieces)
         for piece in pieces:
             if self._of_own(piece) is not None:
                 self._take_out(piece)
+        for piece in pieces:
             await self.results.drop(piece)
         return bool(pieces)
 
@@ -372,7 +375,7 @@ class Desk:
             return
         if standing.state is not Stand.DONE or self._later.get(job, now) > now:
             return
-        if job in self._fetching:
+        if job in self._fetching or job in self._cancelled:
             return
         held, claim = self.results.about(job), standing.claim
         if held is None or (held.claimant, held.attempt) != (claim.claimant, claim.attempt):
@@ -393,6 +396,8 @@ class Desk:
             if outcome is not None and self._of_own(job.id) is not None:
                 result = await self._result_of(job, claim, outcome)
                 await self.results.put(result)
+                if job.id in self._cancelled:  # meanwhile
+                    await self.results.drop(job.id)
                 # A claimant that keeps publishing new attempts must not delay the job's removal.
                 self._settled.setdefault(job.id, self._host.now() + defaults.SETTLE)
         except OSError:  # the job and the claimant's result stay available
@@ -512,6 +517,8 @@ class Desk:
         while True:
             with suppress(JobError):  # retried in the next round
                 await self.results.tidy()
+            listed = {job for job in self._cancelled if self._of_own(job) is not None}
+            self._cancelled = listed | (self._cancelled & self._fetching)
             gone = [job for job in {*self._settled, *self._later} if self._of_own(job) is None]
             for job in gone:
                 self._settled.pop(job, None)

@@ -38,8 +38,7 @@ def divide(lines: Sequence[Line], seconds: Callable[[Line], float]) -> list[Piec
         most = state_defaults.JOB_PARTS * state_defaults.JOB_ROWS
         raise JobError(
             "too-many-rows",
-            f"a job has at most {most} rows and {state_defaults.JOB_PARTS} MiB, "
-            f"this one has {len(lines)} rows",
+            f"a job has at most {most:,} rows, this one has {len(lines):,}",
             hint=f"split the file: `split -l {most // 2} --additional-suffix=.jsonl FILE part`",
         )
     return found

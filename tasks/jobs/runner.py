@@ -115,8 +115,27 @@ class RowRunner:
     ) -> JobOutcome:
         outputs = self._outputs.setdefault(job.id, {})
         self._outputs.move_to_end(job.id)
-        if len(self._outputs) > state_defaults.JOB_PARTS:
-            self._outputs.popitem(last=False)
+        try:
+            return await self._rest(job, spec, lines, outputs, progress)
+        finally:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Forget the oldest outputs: their job may have been cancelled, so that no try follows."""
+        kept = self._outputs
+        size = sum(len(line) for lines in kept.values() for line in lines.values())
+        while kept and (len(kept) > state_defaults.JOB_PARTS or size > defaults.OUTPUTS_KEPT):
+            size -= sum(map(len, kept.popitem(last=False)[1].values()))
+
+    async def _rest(
+        self,
+        job: Job,
+        spec: JobSpec,
+        lines: list[Line],
+        outputs: dict[int, bytes],
+        progress: Callable[[int], None],
+    ) -> JobOutcome:
+        """Do the rows that have no output yet."""
         terms = RowTerms(job.id, spec, self._shop.turn, self._shop.services)
         made = _Made()
         failures: list[ShoalError] = []
@@ -125,6 +144,8 @@ class RowRunner:
             try:
                 outputs[line.number] = output_line(line.number, await self._row(line, terms, made))
                 progress(len(outputs))
+                if sum(map(len, outputs.values())) > defaults.RESULT_BYTES:
+                    nursery.cancel_scope.cancel()  # further rows would be computed for nothing
             except ShoalError as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -133,9 +154,12 @@ class RowRunner:
             for line in lines:
                 if line.number not in outputs:
                     nursery.start_soon(one, line)
-        if failures:
+        size = sum(map(len, outputs.values()))
+        if failures and size <= defaults.RESULT_BYTES:
             raise failures[0]
-        del self._outputs[job.id]
+        self._outputs.pop(job.id, None)
+        if size > defaults.RESULT_BYTES:
+            return failed("too-large", f"the output has over {defaults.RESULT_BYTES} bytes")
         return _outcome(job, [outputs[line.number] for line in lines], made)
 
     async def _row(self, line: Line, terms: RowTerms, made: "_Made") -> Fields:
@@ -189,9 +213,6 @@ def _outcome(job: Job, lines: list[bytes], made: _Made) -> JobOutcome:
     """Return the outcome of a piece from its lines of output."""
     if job.parts == job.rows == 1 and made.errors:
         return failed(made.errors[0].code, made.errors[0].message)
-    size = sum(map(len, lines))
-    if size > defaults.RESULT_BYTES:
-        return failed("too-large", f"the output has {size} bytes")
     reason = made.reason if job.rows == 1 else ""
     return JobOutcome(text=b"".join(lines).decode(), tokens=made.tokens, reason=reason)
 

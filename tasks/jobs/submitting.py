@@ -13,7 +13,7 @@ from ..costs.shardcosts import ShardCosts
 from . import defaults
 from .errors import JobError
 from .kinds.kind import BadRow, Kind, RowSize
-from .kinds.rows import Line, lines_of
+from .kinds.rows import TOO_LONG, Line, lines_of
 from .pieces import Piece, divide
 from .spec import BlobPart, JobSpec
 from .speed import JobSpeed
@@ -125,7 +125,7 @@ def _without(data: bytes, lines: Sequence[Line]) -> bytes:
     row."""
     kept, at = list[bytes](), 0
     for line in lines:
-        kept += [data[at : line.start], b'{"row": "too long"}\n']
+        kept += [data[at : line.start], TOO_LONG + b"\n"]
         at = line.stop
     return b"".join((*kept, data[at:]))
 

@@ -150,6 +150,8 @@ def test_examples_are_existing_commands(path: str) -> None:
     known = dict(commands())
     for line in re.findall(r"^ +(shoal .*)$", known[path].epilog or "", re.MULTILINE):
         words = line.split()
+        if re.match(r"shoal finetune \w+ --data", line):  # short for `start`
+            line = line.replace("finetune ", "finetune start ", 1)
         name = max((p for p in known if line.startswith(p)), key=len)
         options = {o for parameter in known[name].params for o in parameter.opts}
         for option in (word for word in words if word.startswith("--")):

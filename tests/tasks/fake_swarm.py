@@ -262,6 +262,7 @@ class FakeEngine:
         self.closed: list[bytes] = []  # names that sessions were closed with
         self.states: dict[SessionId, _State] = {}
         self.spans: list[Span] = []
+        self.holds = 0
         self.fail_at: int | None = None  # a span that ends there fails
         self.refuse_spans = False
         self.refuse_kv = ""  # the code of the refusal of parts
@@ -319,6 +320,9 @@ class FakeEngine:
         if state is None:
             raise EngineError("unknown-session", "the session is not open")
         self._wire.later(lambda: self._compute(state, span))
+
+    def hold(self) -> None:
+        self.holds += 1
 
     def cancel(self, session: SessionId) -> None:
         if session in self.states:
@@ -518,6 +522,7 @@ class Node:
             FakeModels(swarm.layers),
             seek=swarm.seek,
             find_adapter=swarm.find_adapter,
+            expect=self.stage.hold,
         )
         if parts is not None:
             self.serve(parts)

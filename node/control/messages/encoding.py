@@ -152,8 +152,12 @@ class FixedWord:
 
     def check(self, value: Json, key: str) -> None:
         if value not in self.words:
-            known = f"{key}s: {', '.join(self.words)}"
-            raise ControlError("bad-request", f"`{key}` is not a known {key}", hint=known)
+            said = f"{value[:64]!a} " if isinstance(value, str) else ""
+            raise ControlError(
+                "bad-request",
+                f"{said}cannot be a value of `{key}`",
+                hint=f"use one of: {', '.join(self.words)}",
+            )
 
 
 @dataclass(frozen=True, slots=True)

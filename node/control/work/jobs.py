@@ -206,7 +206,11 @@ class JobOperations:
                 await changed.wait()
             self._base.refuse_when_stopping()
             if not desk.knows(job):
-                break
+                raise JobError(
+                    "unknown-job",
+                    f"job `{job[:16]}` was cancelled",
+                    hint="`shoal job list --mine` shows this node's",
+                )
         count = desk.progress(job)
         size, figures = 0, dict[str, Any]()
         if ask.path is not None:

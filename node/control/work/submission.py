@@ -20,6 +20,8 @@ from ...errors import ControlError
 from ..messages import jobs as messages
 from ..messages.generation import AskForText
 
+_FILE = "name a file with one JSON object on each line, which the daemon's user may read"
+
 
 class Submission:
     """Turns requests to submit jobs into jobs of this node."""
@@ -75,7 +77,9 @@ class Submission:
             raise ControlError("bad-request", "expected either `prompts` or `file`")
         if ask.kind not in KINDS:
             raise ControlError(
-                "bad-request", f"`{ask.kind}` is not a kind of jobs", hint=", ".join(KINDS)
+                "bad-request",
+                f"{ask.kind[:64]!a} is not a kind of jobs",
+                hint=f"use one of: {', '.join(KINDS)}",
             )
         if ask.deadline and ask.deadline <= self._base.host.wall():
             raise JobError(
@@ -97,13 +101,13 @@ class Submission:
         try:
             size = await self._base.host.offload(files.size, path)
             if size is None:
-                raise JobError("no-file", f"there is no file `{path}`")
+                raise JobError("no-file", f"there is no file `{path}`", hint=_FILE)
             if size > jobs_defaults.INPUT_BYTES:
                 raise too_large(size)
             return await self._base.host.offload(_read, files, path)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise JobError("unreadable", f"cannot read `{path}`: {reason}") from None
+            raise JobError("unreadable", f"cannot read `{path}`: {reason}", hint=_FILE) from None
 
     def _options(self, ask: messages.SubmitJobs) -> RowOptions:
         return RowOptions(

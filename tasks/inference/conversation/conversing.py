@@ -7,6 +7,8 @@ import trio
 from ....transport.errors import LinkClosed
 from ....transport.host.seam import Host
 from ...defaults import (
+    EMIT_PACE,
+    JOB_PACE,
     PREFILL_BYTES,
     PREFILL_TOKENS,
     SPANS_UNDER_WAY,
@@ -90,8 +92,10 @@ class Conversation:
         else:
             self._rebuild(run, run.continuation.lacking)
         await self._windows.begin(talk, run)
+        # The tokens of a job are not read as they come, and only stop strings end a text early.
+        pace = JOB_PACE if talk.request.job and not talk.request.stop else EMIT_PACE
         while True:
-            items = await self._hear(run, watch)
+            items = await self._hear(run, watch, pace)
             results = [item for item in items if isinstance(item, Arrived | Pooled)]
             if results and await talk.answer.add(results):
                 return True
@@ -109,14 +113,14 @@ class Conversation:
             if not items and await self._replacing.move(talk, run):
                 return False
 
-    async def _hear(self, run: GenerationRun, watch: Watch) -> list[Item]:
-        """Wait for items of the session and return them.
+    async def _hear(self, run: GenerationRun, watch: Watch, pace: float) -> list[Item]:
+        """Wait for items of the session and return them. Tokens are collected for `pace` seconds.
 
         Returns nothing if stages have missed their deadline: `run.suspects`. Raises SessionError
         `silent` after TOKEN_TIMEOUT.
         """
         while True:
-            items = await run.heard(watch.pause())
+            items = await run.heard(watch.pause(), pace)
             if items:
                 return items
             if self._host.now() >= run.pace.heard_at + TOKEN_TIMEOUT:

@@ -18,11 +18,16 @@ class Windows:
         self._drafting = drafting
 
     async def begin(self, talk: Talk, run: GenerationRun) -> None:
-        """Begin to draft what a chain will say, if all of its stages compute windows."""
-        if not (run.can_draft and self._drafting.on) or run.terms.pooled or run.new < 2:
+        """Begin to draft what a chain will say, if all of its stages compute windows.
+
+        The sessions of jobs have no drafts: many of them fill each step, in which the rows of
+        wrong guesses take as long as other sessions' rows.
+        """
+        drafts = run.can_draft and self._drafting.on and not run.terms.job
+        if not drafts or run.terms.pooled or run.new < 2:
             return
         run.speculation = self._drafting.begin(
-            *(_owner(talk), talk.model.identity, len(run.route), run.prompt + run.new),
+            *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
             talk.drafts,
         )
         await run.speculation.read(run.ids[: run.prompt])
@@ -30,7 +35,9 @@ class Windows:
 
     async def end(self, talk: Talk) -> None:
         """Remember a complete answer for the user's later requests."""
-        await self._drafting.end(_owner(talk), talk.model.identity, talk.ids)
+        if talk.request.job:
+            return
+        await self._drafting.end(talk.request.user, talk.model.identity, talk.ids)
 
     def follow(self, run: GenerationRun, token: SampledToken, now: float) -> None:
         """Draft behind the next token of a session, which has arrived."""
@@ -51,9 +58,3 @@ class Windows:
             payload = pack_tokens(window.tokens)
             with suppress(LinkClosed):  # what notices the lost stage replaces the chain
                 self._courier.post(run.peers[0], "session.span", span.header(), payload)
-
-
-def _owner(talk: Talk) -> str:
-    """Return whose texts a request may be compared with: those of its user, or of its job, which
-    may be another node's."""
-    return f"{talk.request.job}/{talk.request.user}"

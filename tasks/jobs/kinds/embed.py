@@ -19,6 +19,9 @@ class EmbedRow(Message, frozen=True):
     text: Annotated[str, Meta(min_length=1)]
 
 
+_FORMS = {"text": "a text"}
+
+
 @dataclass(frozen=True, slots=True)
 class Embed:
     """Kind of jobs whose rows are texts that get a vector."""
@@ -27,7 +30,7 @@ class Embed:
     stages: Sequence[Stage] = (Stage("embed", MODEL_STAGE),)
 
     def read(self, line: bytes) -> EmbedRow:
-        return read_row(EmbedRow, line)
+        return read_row(EmbedRow, line, _FORMS)
 
     def size(self, row: EmbedRow, spec: JobSpec) -> RowSize:
         return RowSize(len(row.text))

@@ -44,6 +44,14 @@ class EvaluateRow(Message, frozen=True):
             raise ValueError("expected a `prompt` before the choices")
 
 
+_FORMS = {
+    "text": "a text",
+    "prompt": "a text",
+    "choices": f"a list of 2 to {defaults.ROW_CHOICES} texts, none of them empty",
+    "answer": "a whole number from 0 on",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluate:
     """Kind of jobs whose rows are texts to predict, or questions with choices."""
@@ -52,7 +60,7 @@ class Evaluate:
     stages: Sequence[Stage] = (Stage("evaluate", MODEL_STAGE),)
 
     def read(self, line: bytes) -> EvaluateRow:
-        return read_row(EvaluateRow, line)
+        return read_row(EvaluateRow, line, _FORMS)
 
     def size(self, row: EvaluateRow, spec: JobSpec) -> RowSize:
         texts = row.choices or (row.text or "",)

@@ -11,7 +11,7 @@ from ...inference.generation import GatewayEvent, GenerateRequest
 from ...text.process import ChatTurn
 from .. import defaults
 from ..spec import JobSpec
-from .kind import MODEL_STAGE, Fields, RowSize, RowTerms, Stage, impossible_rows, tokens_of
+from .kind import MODEL_STAGE, BadRow, Fields, RowSize, RowTerms, Stage, impossible_rows, tokens_of
 from .rows import read_row
 
 
@@ -23,7 +23,8 @@ class _Said(Message, frozen=True):
 
 
 class GenerateRow(Message, frozen=True):
-    """A row: `prompt` or `messages`. `max_tokens` and `seed` replace the job's."""
+    """A row: `prompt` or `messages`. `max_tokens` (at most the job's) and `seed` replace the
+    job's."""
 
     prompt: Annotated[str, Meta(min_length=1)] | None = None
     messages: (
@@ -34,8 +35,18 @@ class GenerateRow(Message, frozen=True):
 
     def check(self) -> None:
         """Raise ValueError unless the row has either a prompt or messages."""
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("expected either `prompt` or `messages`")
+        if self.prompt is None and self.messages is None:
+            raise ValueError("it has neither `prompt` nor `messages`")
+        if self.prompt is not None and self.messages is not None:
+            raise ValueError("it has both `prompt` and `messages`; one is expected")
+
+
+_FORMS = {
+    "prompt": "a text",
+    "messages": f"a list of 1 to {defaults.ROW_MESSAGES} messages, each with `role` and `content`",
+    "max_tokens": f"a whole number from 1 to {defaults.ROW_TOKENS}",
+    "seed": "a whole number from 0 to 2**62",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +57,20 @@ class Generate:
     stages: Sequence[Stage] = (Stage("generate", MODEL_STAGE),)
 
     def read(self, line: bytes) -> GenerateRow:
-        return read_row(GenerateRow, line)
+        return read_row(GenerateRow, line, _FORMS)
 
     def size(self, row: GenerateRow, spec: JobSpec) -> RowSize:
         said = row.messages or ()
         characters = len(row.prompt or "") + sum(len(each.content) for each in said)
-        return RowSize(characters, row.max_tokens or spec.options.max_tokens)
+        return RowSize(characters, _max_tokens(row, spec))
 
     def abstract(self, row: GenerateRow) -> str:
         return (row.messages[-1].content if row.messages else row.prompt) or ""
 
     async def do(self, row: GenerateRow, terms: RowTerms) -> Fields:
+        request = self._request(row, terms)
         with impossible_rows():
-            done = await terms.services.generate(self._request(row, terms), _ignore)
+            done = await terms.services.generate(request, _ignore)
         return {"text": done.text, "tokens": done.tokens, "reason": done.reason}
 
     def _request(self, row: GenerateRow, terms: RowTerms) -> GenerateRequest:
@@ -71,7 +83,7 @@ class Generate:
             prompt=row.prompt,
             messages=None if said is None else tuple(ChatTurn(m.role, m.content) for m in said),
             raw=options.raw,
-            max_tokens=row.max_tokens or options.max_tokens,
+            max_tokens=_max_tokens(row, terms.spec),
             sampling=sampling,
             stop=options.stop,
             job=terms.job,
@@ -80,6 +92,17 @@ class Generate:
 
     def sum_up(self, outputs: Sequence[Fields]) -> Fields:
         return {"tokens": sum(map(tokens_of, outputs))}
+
+
+def _max_tokens(row: GenerateRow, spec: JobSpec) -> int:
+    """Return the most tokens to generate for a row.
+
+    Raises BadRow if the row asks for more than its job, by whose number its author is charged.
+    """
+    most = spec.options.max_tokens
+    if row.max_tokens is not None and row.max_tokens > most:
+        raise BadRow(f"`max_tokens` is {row.max_tokens}, the job's is {most}")
+    return row.max_tokens or most
 
 
 async def _ignore(_event: GatewayEvent) -> None:

@@ -90,7 +90,7 @@ class Kind(Protocol, Generic[T]):
         ...
 
     def size(self, row: T, spec: JobSpec) -> RowSize:
-        """Return how much work a row is."""
+        """Return how much work a row is. Raises BadRow if it exceeds what its job allows."""
         ...
 
     def abstract(self, row: T) -> str:

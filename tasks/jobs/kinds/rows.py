@@ -1,7 +1,8 @@
 """Lines of JSON: the rows of a job, and its output. No I/O."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -15,6 +16,9 @@ from ..errors import BadOutcome
 from .kind import BadRow, Fields
 
 M = TypeVar("M", bound=Message)
+
+TOO_LONG = b'{"row": "too long"}'
+"""Line in place of a row that was too long to be part of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +44,45 @@ def lines_of(data: bytes, first: int = 1) -> Iterator[Line]:
         start, number = stop, number + 1
 
 
-def read_row(kind: type[M], line: bytes) -> M:
-    """Decode a line as a row. Raises BadRow if it is too long or malformed."""
-    if len(line) > defaults.ROW_BYTES:
-        most = defaults.ROW_BYTES
-        raise BadRow(f"expected a row of at most {most} bytes, got {len(line)}", "row-too-long")
+def read_row(kind: type[M], line: bytes, forms: Mapping[str, str]) -> M:
+    """Decode a line as a row. `forms` says in words what each field must be.
+
+    Raises BadRow if the line is too long or malformed.
+    """
+    if len(line) > defaults.ROW_BYTES or line == TOO_LONG:
+        raise BadRow(f"longer than {defaults.ROW_BYTES // 1024} KiB", "row-too-long")
     try:
         return read_json(kind, line, limit=defaults.ROW_BYTES)
     except Undecodable as error:
-        why = str(error).removeprefix("jSON is malformed: ")
-        raise BadRow(f"expected a JSON object: {why}") from None
+        raise BadRow(_why(line, str(error), forms)) from None
+
+
+def _why(line: bytes, error: str, forms: Mapping[str, str]) -> str:
+    """Return in plain words why a line is no row. `error` is what the decoder says."""
+    try:
+        value = json.loads(line)
+    except UnicodeDecodeError:
+        return "not UTF-8 text"
+    except RecursionError:
+        return "nested too deeply"
+    except json.JSONDecodeError as bad:
+        return f"not JSON: {bad.msg[:1].lower()}{bad.msg[1:]} at character {bad.pos + 1}"
+    except ValueError:  # a number with thousands of digits
+        return "not JSON: a number is too long"
+    if not isinstance(value, dict):
+        return f'not an object, such as {{"{next(iter(forms))}": "…"}}'
+    if missing := _MISSING.search(error):
+        return f"`{missing[1]}` is missing"
+    at = _FIELD.search(error)
+    if at is None or at[1] not in forms:
+        return error.removeprefix("jSON is malformed: ")
+    if value.get(at[1]) in ("", []):
+        return f"`{at[1]}` is empty"
+    return f"`{at[1]}` is not {forms[at[1]]}"
+
+
+_FIELD = re.compile(r"`\$\.(\w+)")  # a field of the row in an error of the decoder
+_MISSING = re.compile(r"missing required field `(\w+)`$")
 
 
 def output_line(number: int, fields: Fields) -> bytes:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...engine.interface import DType
 from ...engine.wire import Buffer
 from ...errors import SessionError
-from ..defaults import GROWTH, LARGEST, USUAL
+from ..defaults import BELIEVED, GROWTH, LARGEST, USUAL
 
 
 def values_of(data: Buffer, wire: DType) -> NDArray[np.float32]:
@@ -46,7 +46,8 @@ class UsualNorms:
         each = norm / max(1, counted)
         most = LARGEST
         if len(self._seen) >= USUAL:
-            most = min(most, GROWTH * max(median(self._seen), 1e-12))
+            # Derivatives vanish where nothing is left to learn, so growth from 0 proves no lie.
+            most = min(most, max(GROWTH * median(self._seen), BELIEVED))
         if each > most:
             raise SessionError(
                 "bad-result",

@@ -23,7 +23,7 @@ from ...engine.wire import Buffer
 from ...errors import SessionError, TaskError
 from ...inference.routing import Hop
 from ...inference.session import parse_dtype
-from ..defaults import AVOIDED_S, LYING_S, PART_POSITIONS, REPLACED
+from ..defaults import AVOIDED_S, LEAST_POSITIONS, LYING_S, PART_POSITIONS, REPLACED
 from ..interface import AdapterTensors, Batch, Gradients, TensorName
 from ..messages import Open, RunPass, SetTensors
 from .checks import UsualNorms, norm_of, values_of
@@ -58,7 +58,8 @@ class _Stage:
     hop: Hop
     tuning: bytes
     names: list[TensorName]
-    sizes: list[int]  # values of each tensor
+    shapes: list[tuple[int, int]]  # of each tensor
+    sizes: list[int]  # values of each
     digest: bytes = b""
     usual: UsualNorms = field(default_factory=UsualNorms)
 
@@ -113,14 +114,16 @@ class NetworkChain:
         wanted = frozenset(adapter.tensors if names is None else names)
         step = _Step(adapter, wanted)
         await self._compute(batch, step)
-        loss, counted = _sum(step)
-        tensors = {
-            name: np.zeros(shape_of(name, adapter.terms, self.arch), np.float32) for name in wanted
-        }
+        return await self._host.offload(self._added, step, wanted)
+
+    def _added(self, step: _Step, wanted: Collection[TensorName]) -> Gradients:
+        """Return the sums over all parts. Blocking: those of a large model take 0.1 s."""
+        terms = step.adapter.terms
+        tensors = {name: np.zeros(shape_of(name, terms, self.arch), np.float32) for name in wanted}
         for number in sorted(step.done):  # in this order, so that sums are always the same
             for name, found in step.done[number].tensors.items():
                 tensors[name] += found
-        return Gradients(loss, counted, tensors)
+        return Gradients(*_sum(step), tensors)
 
     async def loss(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
         """Implements `TuningChain`."""
@@ -153,6 +156,10 @@ class NetworkChain:
                         parts = divide(batch, self._positions)
                     else:
                         self._failed(failure)
+                        if self._positions < PART_POSITIONS:  # other stages may have more memory
+                            self._positions = PART_POSITIONS
+                            step.done.clear()
+                            parts = divide(batch, self._positions)
                     last = failure
                 else:
                     return
@@ -164,9 +171,10 @@ class NetworkChain:
     def _halve(self, parts: Sequence[BatchPart]) -> bool:
         """Make later parts smaller. Return whether they can be."""
         largest = max(part.rows * part.length for part in parts)
-        if all(part.rows == 1 for part in parts):
+        smaller = min(self._positions, largest) // 2
+        if smaller < LEAST_POSITIONS or all(part.rows == 1 for part in parts):
             return False
-        self._positions = max(1, min(self._positions, largest) // 2)
+        self._positions = smaller
         return True
 
     def _failed(self, failure: StageFailed) -> None:
@@ -210,8 +218,10 @@ class NetworkChain:
         stages = []
         for hop in hops:
             names = names_of(terms, hop.parts)
-            sizes = [int(np.prod(shape_of(name, terms, self.arch))) for name in names]
-            stages.append(open_.get(hop) or _Stage(hop, self._host.entropy(16), names, sizes))
+            shapes = [shape_of(name, terms, self.arch) for name in names]
+            sizes = [rows * columns for rows, columns in shapes]
+            made = _Stage(hop, self._host.entropy(16), names, shapes, sizes)
+            stages.append(open_.get(hop) or made)
         self._stages = [stage for stage in stages if stage.hop in open_]
         async with _Together() as together:
             for stage in stages:
@@ -360,9 +370,9 @@ class NetworkChain:
     ) -> Buffer:
         """Store the derivatives by tensors of an answer, and return the derivative by the input."""
         view, end = memoryview(data), len(data)
-        for name, size in reversed(list(zip(stage.names, stage.sizes, strict=True))):
+        names = zip(stage.names, stage.shapes, stage.sizes, strict=True)
+        for name, shape, size in reversed(list(names)):
             if step.wants(name):
-                shape = shape_of(name, step.adapter.terms, self.arch)
                 values = np.frombuffer(view[end - 4 * size : end], np.float32)
                 found.tensors[name] = values.reshape(shape)
                 end -= 4 * size

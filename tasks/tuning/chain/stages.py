@@ -141,12 +141,13 @@ _ERRORS = (SessionError, EngineError, CallRefused, LinkClosed, trio.TooSlowError
 
 async def _set(stream: Stream, data: Buffer) -> None:
     """Send tensors, if the stage wants them."""
-    said = await _said(stream)
-    if said.kind == "send":
-        with trio.fail_after(READ_S):
-            await send_all(stream, data)
-            await stream.finish()
+    with trio.fail_after(PASS_S):  # signs of life alone do not keep a trainer waiting
         said = await _said(stream)
+        if said.kind == "send":
+            with trio.fail_after(READ_S):
+                await send_all(stream, data)
+                await stream.finish()
+            said = await _said(stream)
     if said.kind != "done":
         raise SessionError("bad-message", f"the stage said `{said.kind}`")
 

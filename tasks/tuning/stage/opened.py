@@ -71,7 +71,7 @@ class OpenedTunings:
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self._open: dict[Name, OpenedTuning] = {}
-        self._opening: Counter[PeerId] = Counter()
+        self._opening: set[Name] = set()
         self._bytes: Counter[PeerId] = Counter()
 
     def __iter__(self) -> Iterator[OpenedTuning]:
@@ -86,20 +86,19 @@ class OpenedTunings:
 
         Raises SessionError `session-exists`, or `too-many` if there is no place.
         """
-        if (trainer, name) in self._open:
+        if (trainer, name) in self._open or (trainer, name) in self._opening:
             raise SessionError("session-exists", "the tuning is open already")
-        held = Counter(each.trainer for each in self._open.values()) + self._opening
+        held = Counter(trainer for trainer, _ in (*self._open, *self._opening))
         others = held.total() - held[self._own]
         if trainer != self._own and (
             held[trainer] >= TUNINGS_PER_PEER or others >= TUNINGS_OF_OTHERS
         ):
             raise SessionError("too-many", "this stage has reached its limit of tunings")
-        self._opening[trainer] += 1
+        self._opening.add((trainer, name))
         try:
             yield
         finally:
-            self._opening[trainer] -= 1
-            self._opening += Counter()  # forgets those with none
+            self._opening.remove((trainer, name))
 
     def add(self, tuning: OpenedTuning) -> None:
         """Register an open tuning."""

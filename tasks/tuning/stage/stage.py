@@ -51,6 +51,7 @@ class TuningStage:
         self._find_shard = find_shard
         self._meter = meter
         self._all = OpenedTunings(courier.peer)
+        self._leaving = False
         self._to_close, self._closing = trio.open_memory_channel[bytes](1024)
         courier.on_link_lost(self._link_lost)
         courier.handle("tune.open", self._on_open)
@@ -63,6 +64,12 @@ class TuningStage:
         """Number of open tunings."""
         return len(self._all)
 
+    @property
+    def passes(self) -> int:
+        """Number of passes that are read, computed or answered. They end within minutes, while a
+        tuning may stay open for days."""
+        return sum(tuning.passes for tuning in self._all)
+
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Close tunings in the engine, and end idle ones, until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -73,6 +80,10 @@ class TuningStage:
                 for tuning in self._all:
                     if tuning.heard < self._host.now() - TUNING_IDLE and not tuning.passes:
                         self._end(tuning, "idle")
+
+    def leave(self) -> None:
+        """Begin no more passes, because the node ends. Trainers then use other stages."""
+        self._leaving = True
 
     async def _close_all(self) -> None:
         async for name in self._closing:
@@ -98,7 +109,12 @@ class TuningStage:
             use = Use(trainer, message.root, "")
             parts = served.held.parts
             tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now())
-            await self._engine.open_tuning(name, order)
+            try:
+                await self._engine.open_tuning(name, order)
+            except BaseException:  # the engine may have opened it although nobody waits for that
+                with trio.CancelScope(shield=True):
+                    await self._engine.close_tuning(name)
+                raise
             self._all.add(tuning)
         self._meter.opened(use)
 
@@ -133,6 +149,8 @@ class TuningStage:
         """Check the order of a pass. Return its tuning, and the sizes of payload and answer in
         bytes."""
         tuning = self._all.find(trainer, message.tuning, self._host.now())
+        if self._leaving:
+            raise SessionError("no-shard", "this node is stopping")
         if tuning.setting or tuning.digest != message.digest:
             raise SessionError("stale", "the stage has other tensors")
         if message.order.length > tuning.arch.context:
@@ -196,7 +214,8 @@ class TuningStage:
             tuning = self.has(incoming.peer, message)
             if tuning is not None:
                 with self._all.memory(incoming.peer, tuning.tensor_bytes):
-                    await stream.send(frame(Said("send")))
+                    with trio.fail_after(READ_S):  # a trainer may grant no byte
+                        await stream.send(frame(Said("send")))
                     data = await read_exactly(stream, tuning.tensor_bytes)
                     await self.set(tuning, message.digest, data)
             await stream.send(frame(Said("done")))
@@ -274,15 +293,13 @@ async def read_exactly(stream: Stream, size: int, seconds: float = READ_S) -> by
 
     Raises BadMessage if it ends before, and trio.TooSlowError after `seconds` seconds.
     """
-    data = bytearray(size)
-    at = 0
+    data = bytearray()  # grows with what arrives, because an announced size costs a peer nothing
     with trio.fail_after(seconds):
-        while at < size:
-            piece = await stream.receive(min(RECEIVE_BYTES, size - at))
+        while len(data) < size:
+            piece = await stream.receive(min(RECEIVE_BYTES, size - len(data)))
             if not piece:
-                raise BadMessage(f"the stream ended after {at} of {size} bytes")
-            data[at : at + len(piece)] = piece
-            at += len(piece)
+                raise BadMessage(f"the stream ended after {len(data)} of {size} bytes")
+            data += piece
     return data
 
 

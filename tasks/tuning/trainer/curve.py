@@ -100,7 +100,7 @@ def read(files: Files, folder: Path) -> list[Point]:
     for line in data.splitlines():
         try:
             found.append(typed(Point, json.loads(line)))
-        except (ValueError, Undecodable):
+        except (ValueError, RecursionError, Undecodable):
             break
     return found
 

@@ -6,7 +6,7 @@ checkpoint has all other state.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -256,7 +256,7 @@ class Training:
             total, number = total + loss, number + count
         held = total / number
         if held < learned.best_loss:
-            learned.best = {name: each.copy() for name, each in learned.tensors.items()}
+            learned.best = await self._host.offload(_copied, learned.tensors)
             learned.best_loss, learned.best_step = held, step
         return held
 
@@ -318,6 +318,11 @@ class Training:
         if trouble != self._progress.trouble:
             self._progress.trouble = trouble
             self._progress.tell()
+
+
+def _copied(tensors: Mapping[TensorName, Array]) -> dict[TensorName, Array]:
+    """Return a copy. Blocking: tens of megabytes of a large model."""
+    return {name: each.copy() for name, each in tensors.items()}
 
 
 def _is_cancelled(error: BaseException) -> bool:

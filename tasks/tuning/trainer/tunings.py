@@ -5,6 +5,7 @@ were running when it ended.
 """
 
 import math
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from .together import Joint
 from .training import Progress, Task, Training
 
 _ID_BYTES: Final = 6
+_ID: Final = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 _LEAST: Final = 4  # digits of an id that identify a fine-tuning
 
 
@@ -145,6 +147,8 @@ class Tunings:
         for entry in self._host.files.list(self._folder):
             file = PlanFile(self._host.files, self._folder / entry.name)
             with suppress(Damaged, OSError):
+                if not (_ID.fullmatch(entry.name) and self._is_own(file.folder)):
+                    continue  # not of this program, and not to be deleted
                 if (plan := file.read()) is not None:
                     found.append(Tuning(entry.name, file, plan, _progress_of(plan)))
                 elif entry.is_folder:
@@ -223,6 +227,8 @@ class Tunings:
                 f"the folder `{ask.out}` is not empty",
                 hint="name a new one with `--out DIR`",
             )
+        if ask.out is not None:
+            await self._create(ask.out)
         taken = await self._around.named() | {each.plan.name for each in self.all()}
         name = self._free_name(ask, taken) if ask.name is None else naming.normal(ask.name)
         check_new_name(name)
@@ -265,6 +271,20 @@ class Tunings:
         except OSError:
             return True
 
+    async def _create(self, folder: Path) -> None:
+        """Create the folder for the result now, since a wrong path would be found hours later.
+
+        Raises TuningError `unwritable` if that fails.
+        """
+        try:
+            await self._host.offload(self._host.files.make_folder, folder)
+        except OSError as error:
+            raise TuningError(
+                "unwritable",
+                f"cannot create the folder `{folder}`: {(error.strerror or str(error)).lower()}",
+                hint="name another one with `--out DIR`, which the daemon's user may write",
+            ) from None
+
     @staticmethod
     def _free_name(ask: Request, taken: set[str]) -> str:
         """Return a name from those of the model and the file that no other adapter has."""
@@ -276,11 +296,11 @@ class Tunings:
     async def stop(self, tuning: Tuning) -> None:
         """Stop a fine-tuning after a checkpoint. `resume` continues it.
 
-        Raises TuningError `not-running` if it does not run.
+        Raises TuningError `not-active` if it does not run.
         """
         if not tuning.is_active:
             raise TuningError(
-                "not-running",
+                "not-active",
                 f"the fine-tuning {tuning.id} is {tuning.plan.state}",
                 hint=f"`shoal finetune show {tuning.id}` shows it",
             )
@@ -443,11 +463,15 @@ class Tunings:
             await self._host.offload(tuning.file.write, tuning.plan)
         tuning.progress.tell()
 
+    def _is_own(self, folder: Path) -> bool:
+        """Return whether a folder is no link to a folder elsewhere. Blocking."""
+        return self._host.files.real(folder) == self._host.files.real(folder.parent) / folder.name
+
     def _remove(self, folder: Path) -> None:
         """Delete the files of a fine-tuning, the plan first. Blocking."""
         files = self._host.files
         files.remove(folder / "plan.json")
-        for inner in (folder / "curve", folder / "adapter", folder):
+        for inner in filter(self._is_own, (folder / "curve", folder / "adapter", folder)):
             for entry in files.list(inner):
                 if not entry.is_folder:
                     files.remove(inner / entry.name)

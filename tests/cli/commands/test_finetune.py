@@ -89,7 +89,9 @@ def test_it_starts_follows_and_says_how_to_use_the_result(
     assert fields["modules"] == ["q_proj", "v_proj"] and fields["model"] == "tiny"
     for words in ("120 steps, adapter tiny-poems", "200 rows with 9,000 tokens", "2 broken lines",
                   "split: 3 texts", "cut off: the end of 2 rows", "learned whole: 4 conv",
+                  "120 steps of 8 rows: 5.2 passes over 180 rows, 20 rows held out; the time",
                   'shoal run tiny "TEXT" --adapter tiny-poems', "after step 24, the best on",
+                  "the model is `tiny+tiny-poems`",
                   "/data/tuning/3fa9c1d20011/adapter"):  # fmt: skip
         assert words in found.out
     assert "\x1b" not in found.out and "line 7: not JSON" in found.out

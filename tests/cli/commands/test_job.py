@@ -151,8 +151,12 @@ def test_what_a_user_should_know_about_a_job(daemon: Daemon, shoal: Shoal, tmp_p
     done = shoal("submit", "tiny", "--file", str(tmp_path / "rows.jsonl"))
     assert (done.code, done.out) == (0, f"{0:064x}\n")
     assert "line 7: no\\x1b object\nline 9: empty\n" in done.err
-    assert "2 broken; the 3 other rows will be done" in done.err
+    assert "2 broken lines; the 3 other rows will be done" in done.err
     assert "no other node has the job yet: keep this node running" in done.err
+    assert "more" not in done.err
+    daemon.submitted["broken_rows"] = 4
+    more = shoal("submit", "tiny", "--file", str(tmp_path / "rows.jsonl")).err
+    assert "and 2 more: their lines of the output say why\n4 broken lines; the 1 other row" in more
 
 
 JOB_FILE = """
@@ -188,11 +192,14 @@ def test_a_job_file(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
         ("kind = 'embed'", "names no model"),
         ("model = 'tiny'\nmax_token = 5", "did you mean `max_tokens`?"),
         ("model = 'tiny'\nzzz = 5", "its keys are model, kind"),
-        ("model = 5", "expected str, got 5"),
-        ("model = 'tiny'\nraw = 1", "expected bool, got 1"),
-        ("model = 'tiny'\npriority = true", "expected int, got True"),
+        ("model = 5", "expected a text in quotes, got 5"),
+        ("model = 'tiny'\nraw = 1", "expected true or false, got 1"),
+        ("model = 'tiny'\npriority = true", "expected a whole number, got true"),
         ("model = 'tiny'\nstop = [5]", "a list of texts"),
-        ("model = 'tiny'", "either a PROMPT or --file"),
+        ("model = 'tiny'\nprompt = 'x'\nmax_tokens = '8'", "a whole number, got '8'"),
+        ("model = 'tiny'\nprompt = 'x'\ndeadline = 2", 'a time span such as "2h", or a time'),
+        ("model = 'tiny'", "has no `file` or `prompt`"),
+        ("model = 'tiny'\nprompt = 'x'\nfile = 'y'", "has both `file` and `prompt`"),
         ("model = 'tiny'\nprompt = 'x'\ndeadline = 'soon'", "is not a deadline"),
         ("#" + "x" * 70_000, "is larger than"),
     ],
@@ -206,6 +213,29 @@ def test_a_wrong_job_file_is_an_error(
     assert done.code != 0 and what in done.err and "hint:" in done.err
     assert not daemon.asked
     assert "cannot be read" in shoal("submit", str(tmp_path / "none.toml")).err
+
+
+def test_a_day_is_a_deadline_too(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("model = 'tiny'\nprompt = 'x'\ndeadline = 2100-01-01")
+    assert shoal("submit", str(path)).code == 0 and daemon.asked[0]["deadline"] > 4102000000
+
+
+def test_options_are_not_ignored(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("model = 'tiny'\nprompt = 'x'")
+    for given in (("--priority", "3"), ("--max-tokens", "3"), ("hi",), ("--file", "x.jsonl")):
+        done = shoal("submit", str(path), *given)
+        assert done.code == 2 and "a job file goes without " in done.err and "hint:" in done.err
+    assert "PROMPT" in shoal("submit", str(path), "hi").err
+    assert (
+        "hint: write `priority = …` into the file"
+        in shoal("submit", str(path), "--priority", "3").err
+    )
+    done = shoal("submit", "tiny", "hi", "-o", str(tmp_path / "out"))
+    assert done.code == 2 and "-o is only for --follow" in done.err
+    assert "hint: add --follow; or fetch the output later" in done.err
+    assert not daemon.asked
 
 
 def test_times_of_deadlines() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,21 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.tasks.engine.adapters import AdapterTerms, Module, module_shapes
+from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.engine.passes import PassDone, PassOrder, pass_sizes
-from shoal.tasks.errors import NoRoute, SessionError
+from shoal.tasks.errors import BadMessage, NoRoute, SessionError
+from shoal.tasks.tuning.chain.checks import UsualNorms
 from shoal.tasks.tuning.chain.network import NetworkChain
 from shoal.tasks.tuning.chain.parts import names_of
-from shoal.tasks.tuning.defaults import READ_S, TUNING_IDLE, TUNINGS_PER_PEER
+from shoal.tasks.tuning.defaults import (
+    PART_POSITIONS,
+    READ_S,
+    TUNING_IDLE,
+    TUNINGS_PER_PEER,
+    USUAL,
+)
 from shoal.tasks.tuning.interface import AdapterTensors, Batch, Gradients, TensorName
 from shoal.tasks.tuning.messages import (
     FRAME_HEAD,
@@ -29,12 +38,15 @@ from shoal.tasks.tuning.messages import (
     RunPass,
     Said,
     SetTensors,
+    frame,
     frame_size,
     parse_frame,
 )
 from shoal.tasks.tuning.stage.stage import read_exactly, send_all
 from shoal.transport.errors import CallRefused
 from shoal.transport.lane.frame import Priority
+from shoal.transport.link.serving import IncomingStream
+from shoal.transport.link.stream import Stream
 
 TINY = Path(__file__).parents[3] / "shoal" / "models" / "tiny"
 ARCH = architecture(json.loads((TINY / "config.json").read_text()))
@@ -436,3 +448,254 @@ def test_sizes_of_a_pass() -> None:
     assert head == (40, 40, 0, 40)
     forward = PassOrder(1, 2, 5, False, True, True, True, "float32", b"\0\0")
     assert pass_sizes(forward, Parts(False, 0, 1, False), 8, [10, 100]) == (320, 0, 0, 320)
+
+
+async def _open_in(attacker: Attacker) -> int:
+    """Return the number of tunings that the engine of the stage has."""
+    await trio.sleep(5)
+    return int((await attacker.stage.engine.usage())["tunings"])
+
+
+def test_opening_one_name_many_times_leaves_nothing_in_the_engine() -> None:
+    async def test(attacker: Attacker) -> None:
+        codes = list[str]()
+
+        async def one() -> None:
+            try:
+                await attacker.open(NAME)
+                codes.append("ok")
+            except CallRefused as error:
+                codes.append(error.code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(one)
+        assert sorted(codes) == ["ok", *3 * ["session-exists"]]
+        await attacker.courier.call(
+            attacker.stage.peer, "tune.close", Close(NAME).header(), timeout=20
+        )
+        assert await _open_in(attacker) == 0
+
+    hostile(test)
+
+
+def test_a_trainer_that_does_not_wait_for_its_tuning_leaves_nothing() -> None:
+    async def body(world: World) -> None:
+        stage, _, trainer = await swarm(world, (0, 3), (3, 6))
+        attacker, open_tuning = Attacker(trainer, stage), stage.engine.open_tuning
+
+        async def slow(*arguments: Any) -> None:
+            await open_tuning(*arguments)
+            await trio.sleep(60)
+
+        stage.engine.open_tuning = slow  # type: ignore[method-assign,assignment]
+        with trio.move_on_after(2):
+            await attacker.open(NAME)
+        await trio.sleep(200)
+        assert stage.node.compute.tuning_stage.tunings == await _open_in(attacker) == 0
+
+    run(body)
+
+
+def test_a_trainer_that_takes_no_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would occupy the memory of tensors that it never sends."""
+    send = Stream.send
+
+    async def stuck(stream: Stream, data: bytes) -> None:
+        if b"send" in data[:40]:
+            await trio.sleep_forever()
+        await send(stream, data)
+
+    async def test(attacker: Attacker) -> None:
+        await attacker.open(NAME)
+        with monkeypatch.context() as patched:
+            patched.setattr(Stream, "send", stuck)
+            assert (await attacker.set(NAME)).code == "timeout"
+        assert not attacker.stage.node.compute.tuning_stage._all._bytes
+
+    hostile(test)
+
+
+def test_announced_bytes_are_not_allocated_before_they_arrive() -> None:
+    class Silent:
+        async def receive(self, size: int) -> bytes:
+            assert tracemalloc.get_traced_memory()[0] < 1 << 20
+            return b""
+
+    async def main() -> None:
+        with pytest.raises(BadMessage):
+            await read_exactly(Silent(), 1 << 28)  # type: ignore[arg-type]
+
+    tracemalloc.start()
+    try:
+        trio.run(main)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("method", ["tune.set", "tune.pass"])
+def test_a_stage_that_only_shows_signs_of_life_is_replaced(method: str) -> None:
+    async def body(world: World) -> None:
+        *stages, trainer = await swarm(world, (0, 3), (3, 6), (3, 6))
+        chain = chain_of(trainer)
+        wanted = await chain.gradients(batch(), adapter(seed=2))
+        victim = next(stage for stage in stages if stage.peer == chain.peers[1])
+
+        async def lively(incoming: IncomingStream) -> None:
+            while True:
+                await incoming.stream.send(frame(Said("busy")))
+                await trio.sleep(1)
+
+        victim.node.network.courier.handle_stream(method, lively)
+        await chain.gradients(batch(), adapter())
+        assert victim.peer not in chain.peers and chain.replaced == 1
+        assert equal(wanted, await chain.gradients(batch(), adapter(seed=2)))
+        await chain.aclose()
+
+    run(body)
+
+
+def test_a_stage_without_memory_makes_the_parts_of_others_not_small_for_ever() -> None:
+    async def body(world: World) -> None:
+        *stages, trainer = await swarm(world, (0, 3), (3, 6), (3, 6))
+        chain = chain_of(trainer)
+        wanted = await chain.gradients(batch(64, 24), adapter())
+        liar = next(stage for stage in stages if stage.peer == chain.peers[1])
+        asked = 0
+
+        async def full(*arguments: Any) -> PassDone:
+            nonlocal asked
+            asked += 1
+            raise EngineError("no-memory", "there is none")
+
+        liar.engine.tune = full  # type: ignore[method-assign,assignment]
+        found = await chain.gradients(batch(64, 24), adapter())
+        assert asked and liar.peer not in chain.peers
+        assert equal(found, wanted) and chain._positions == PART_POSITIONS
+        await chain.aclose()
+
+    run(body)
+
+
+def test_a_stage_that_stops_begins_no_more_passes() -> None:
+    async def body(world: World) -> None:
+        *stages, trainer = await swarm(world, (0, 3), (3, 6), (3, 6))
+        chain = chain_of(trainer)
+        await chain.gradients(batch(), adapter())
+        victim = next(stage for stage in stages if stage.peer == chain.peers[1])
+        tune, began = victim.engine.tune, trio.Event()
+
+        async def slow(*arguments: Any) -> PassDone:
+            began.set()
+            await trio.sleep(5)
+            return await tune(*arguments)
+
+        victim.engine.tune = slow  # type: ignore[method-assign,assignment]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(chain.gradients, batch(), adapter())
+            await began.wait()
+            assert victim.node._is_busy()
+            victim.node.compute.tuning_stage.leave()
+            await trio.sleep(6)
+            assert not victim.node._is_busy()
+        assert victim.peer not in chain.peers
+        await chain.aclose()
+
+    run(body)
+
+
+def test_norms_are_believed_by_what_was_usual() -> None:
+    usual = UsualNorms()
+    with pytest.raises(SessionError):
+        usual.check(1.1e6 * 10, 10)
+    for _ in range(USUAL):
+        usual.check(10.0, 1)
+    usual.check(9e3, 1)
+    with pytest.raises(SessionError):
+        usual.check(1.1e4, 1)
+    nothing = UsualNorms()
+    for _ in range(USUAL):
+        nothing.check(0.0, 1)
+    nothing.check(0.5, 1)
+    with pytest.raises(SessionError):
+        nothing.check(1.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "counted"), [(-1.0, None), (1e9, None), (float("nan"), None), (1.0, 7), (1.0, 2**40)]
+)
+def test_a_head_that_lies_about_the_loss_is_replaced(loss: float, counted: int | None) -> None:
+    async def body(world: World) -> None:
+        *stages, trainer = await swarm(world, (0, 3), (3, 6), (3, 6))
+        chain = chain_of(trainer)
+        wanted = await chain.loss(batch(), adapter())
+        liar = next(stage for stage in stages if stage.peer == chain.peers[1])
+        tune = liar.engine.tune
+
+        async def lying(name: bytes, order: PassOrder, data: Any) -> PassDone:
+            done = await tune(name, order, data)
+            said = done.counted if counted is None else counted
+            return PassDone(loss, said, done.seconds, done.predicted, done.data)
+
+        liar.engine.tune = lying  # type: ignore[method-assign,assignment]
+        assert await chain.loss(batch(), adapter()) == wanted
+        assert liar.peer not in chain.peers and chain.replaced == 1
+        await chain.aclose()
+
+    run(body)
+
+
+def test_the_tunings_of_a_trainer_that_crashed_are_closed() -> None:
+    async def body(world: World) -> None:
+        stage, _, trainer = await swarm(world, (0, 3), (3, 6))
+        attacker = Attacker(trainer, stage)
+        await attacker.open(NAME)
+        await trainer.host.crash()
+        await trio.sleep(TUNING_IDLE / 3)
+        assert stage.node.compute.tuning_stage.tunings == await _open_in(attacker) == 0
+
+    run(body)
+
+
+def test_a_trainer_that_does_not_take_its_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.tasks.tuning.stage.stage.WRITE_S", 5.0)
+    send = Stream.send
+
+    async def stuck(stream: Stream, data: bytes) -> None:
+        if b"done" in data[:40]:
+            await trio.sleep_forever()
+        await send(stream, data)
+
+    async def test(attacker: Attacker) -> None:
+        await attacker.open(NAME)
+        await attacker.set(NAME)
+        with monkeypatch.context() as patched:
+            patched.setattr(Stream, "send", stuck)
+            assert (await attacker.tune(NAME, TOKENS)).code == "timeout"
+        assert not attacker.stage.node.compute.tuning_stage._all._bytes
+
+    hostile(test)
+
+
+def test_tensors_are_not_replaced_during_a_pass() -> None:
+    """Its derivatives would be those of other tensors than the trainer believes."""
+
+    async def test(attacker: Attacker) -> None:
+        await attacker.open(NAME)
+        await attacker.set(NAME)
+        codes = list[str]()
+
+        async def begin() -> None:
+            codes.append((await attacker.tune(NAME, TOKENS[:-1])).code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(begin)
+            await trio.sleep(5)
+            digest, other = attacker.digest, bytes(len(attacker.data))
+            assert (await attacker.set(NAME, other)).code == "busy"
+            attacker.digest = digest
+        assert codes == ["timeout"] and (await attacker.tune(NAME, TOKENS)).kind == "done"
+
+    hostile(test)

@@ -75,6 +75,9 @@ class FakeEngine:
     def submit(self, span: Span) -> None:
         """Never answer: a session lasts until it is closed."""
 
+    def hold(self) -> None:
+        """Do nothing: there is no background work."""
+
     def cancel(self, session: SessionId) -> None:
         """Do nothing: nothing runs."""
 

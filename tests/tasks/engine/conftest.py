@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -233,8 +234,10 @@ class Driver:
 
     def events(self) -> list[EngineEvent]:
         """Run until idle; everything emitted since the last time."""
-        while self.core.busy:
-            self.step()
+        while (wait := self.core.wait) is not None:
+            time.sleep(wait)
+            if self.core.busy:
+                self.step()
         frames, self.frames = self.frames, []
         return [parse_event(header, payload) for header, payload in frames]
 

@@ -9,7 +9,7 @@ import torch
 from shoal.tasks.engine.adapters import AdapterTerms, Module, module_shapes
 from shoal.tasks.engine.compute import products
 from shoal.tasks.engine.compute.backward import head
-from shoal.tasks.engine.compute.backward.shardpass import ShardTuner
+from shoal.tasks.engine.compute.backward.shardpass import ShardTuner, _finite
 from shoal.tasks.engine.compute.model import ShardModel
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.errors import EngineError
@@ -252,3 +252,14 @@ def test_other_layers_are_refused_by_name(checkpoint: Make, family: str) -> None
         with pytest.raises(EngineError, match=model.arch.family) as refused:
             ShardTuner(model, COSTS)
     assert refused.value.code == "no-backward"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_that_are_not_finite_are_found_and_large_sums_are_not_such(
+    dtype: torch.dtype,
+) -> None:
+    values = torch.full((100,), 3e38, dtype=dtype)
+    assert _finite(values) and _finite(values[:0])
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        assert not _finite(torch.cat((values, torch.tensor([bad, -torch.inf], dtype=dtype))))
+        assert not _finite(torch.tensor([1.0, bad], dtype=dtype))

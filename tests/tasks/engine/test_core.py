@@ -10,6 +10,7 @@ import torch
 from msgspec import structs
 
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
+from shoal.tasks.engine.defaults import HOLD_S
 from shoal.tasks.engine.interface import (
     FailedEvent,
     HiddenEvent,
@@ -423,7 +424,7 @@ def test_background_sessions_are_computed_last(whole: Any) -> None:
     whole.shard.costs = StepCosts(1.0, 3.0, 0.0)
     name = b"background".ljust(16, b".")
     assert whole.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
-    whole.submit(prompt(name, steps=8))
+    whole.submit(prompt(name, steps=32))
     whole.step()
     others = [whole.open(b"%d" % number) for number in range(6)]
     for other in others:
@@ -431,6 +432,25 @@ def test_background_sessions_are_computed_last(whole: Any) -> None:
     events = whole.events()
     last = [event.session for event in events if event.final]
     assert last[-1] == name and len(last) == 7
+
+
+def test_background_work_waits_for_a_request_that_has_begun(whole: Any) -> None:
+    now = [100.0]
+    whole.core.clock = lambda: now[0]
+    name = b"background".ljust(16, b".")
+    assert whole.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
+    whole.submit(prompt(name, steps=8))
+    assert whole.core.wait == 0
+    whole.core.handle(("hold",), memoryview(b""))
+    assert not whole.core.busy and whole.core.wait == pytest.approx(HOLD_S)
+    now[0] += HOLD_S
+    assert whole.core.busy, "the request went elsewhere"
+    other = whole.open(b"other")
+    assert not whole.core.busy, "its first span comes soon"
+    whole.submit(prompt(other, steps=1))
+    assert whole.core.busy
+    now[0] += HOLD_S
+    assert len([event for event in whole.events() if event.final]) == 2
 
 
 # State.

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from shoal.tasks.engine import watchdog
+from shoal.tasks.engine import defaults, watchdog
 from shoal.tasks.engine.errors import EngineError, EngineUnavailable
 from shoal.tasks.engine.interface import (
     EngineEvent,
@@ -88,10 +88,20 @@ async def test_sessions_stream_together_and_do_not_mix(
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("most", [defaults.THREAD_BYTES, 50_000])
 @pytest.mark.trio
 async def test_large_payloads_and_state_cross_the_process_border(
-    nursery: trio.Nursery, checkpoint: Any
+    nursery: trio.Nursery, checkpoint: Any, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    """Those above THREAD_BYTES are copied in threads, in both directions."""
+    monkeypatch.setattr(defaults, "THREAD_BYTES", most)
+    works, offload = [], RealHost.offload
+
+    async def counted(host: RealHost, work: Any, *args: Any) -> Any:
+        works.append(work.__name__)
+        return await offload(host, work, *args)
+
+    monkeypatch.setattr(RealHost, "offload", counted)
     made = checkpoint("Llama", hidden_size=256, max_position_embeddings=512)
     host = RealHost()
     first, second = (EngineProcess(host, threads=1) for _ in range(2))
@@ -116,6 +126,7 @@ async def test_large_payloads_and_state_cross_the_process_border(
     assert await second.export_kv(twin) == state
     await second.fork(session, twin)
     assert await second.export_kv(twin) == state
+    assert ({"put", "read"} <= set(works)) == (most == 50_000)
     nursery.cancel_scope.cancel()
 
 
@@ -367,6 +378,9 @@ class FakeWorker:
         frames, self._frames = self._frames, []
         self._news = trio.Event()
         return frames
+
+    def arrived(self, most: int) -> list[tuple[tuple[Any, ...], memoryview]]:
+        return self.receive()
 
     def close(self) -> None: ...
 

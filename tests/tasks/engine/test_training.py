@@ -13,7 +13,7 @@ from shoal.tasks.engine.adapters import AdapterTerms
 from shoal.tasks.engine.defaults import PASS_TEXTS_S, PASS_UNIT_S, STEP_S
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts, Span, TokenEvent
-from shoal.tasks.engine.messages import parse_event
+from shoal.tasks.engine.messages import load_payload, parse_event
 from shoal.tasks.engine.passes import OpenTuning, PassOrder, tensor_sizes
 from shoal.tasks.engine.training import PassTime
 from shoal.transport.message import pack
@@ -21,6 +21,7 @@ from tests.tasks.engine.conftest import Checkpoint, Driver, Make
 
 ROOT = "ab" * 32
 TERMS = AdapterTerms(ROOT, 4, 8.0, False, "F32", ("q_proj", "down_proj"), (0, 1, 2, 3))
+SESSION = 16, "gateway", False, b"", 0, None, ""  # fields of `open` after the name
 NAME = b"tuning".ljust(16, b".")
 
 
@@ -297,3 +298,64 @@ def test_events_are_no_tokens(made: Checkpoint) -> None:
     session = driver.open(b"text")
     (event,) = driver.run(Span(session, 1, 0, 2, tokens=(1, 2), want="token"))
     assert isinstance(event, TokenEvent)
+
+
+def test_memory_in_place_of_kv_is_reserved(made: Checkpoint) -> None:
+    """Sessions and tunings together never exceed the memory limit."""
+    driver = Driver(made.shard(), memory_bytes=Driver(made.shard()).shard.bytes)
+    pool, training_, each = driver.shard.pool, driver.core._training, driver.shard.block_bytes
+    trainer = Trainer(driver, made)
+    tensors = pool.promised
+    assert tensors * each >= training_.used_bytes == 4 * sum(trainer.sizes)
+    trainer.submit()
+    assert pool.promised * each >= training_._needed > 4 * sum(trainer.sizes)
+    assert pool.used == pool.promised and training_.beside_kv == 0
+    while driver.core.busy:
+        driver.step()
+    assert driver.frames.pop()[0][0] == "ok" and pool.promised == tensors
+    promised = 0
+    while driver.request("open", promised.to_bytes(16), *SESSION)[0] == "ok":
+        promised += 1
+    assert promised == pool.total - tensors
+    assert trainer.run()[2] == "no-memory"
+    assert driver.request("tune-close", NAME)[0] == "ok" and pool.promised == promised
+
+
+def test_what_passes_keep_gives_way_to_sessions(made: Checkpoint) -> None:
+    parts = Parts(True, 0, 2, False)
+    driver = Driver(made.shard(parts), memory_bytes=Driver(made.shard(parts)).shard.bytes)
+    pool = driver.shard.pool
+    trainer = Trainer(driver, made, parts)
+    tensors = pool.promised
+    for part in range(1, 9):
+        assert trainer.run(part=part, back=False)[0] == "ok"
+    assert pool.promised > tensors + 8
+    for number in range(pool.total - tensors):
+        assert driver.request("open", number.to_bytes(16), *SESSION)[0] == "ok"
+    assert pool.promised == pool.total
+
+
+def test_tunings_give_way_to_a_shard(made: Checkpoint) -> None:
+    size = Driver(made.shard()).shard.bytes
+    driver = Driver(made.shard(), memory_bytes=2 * size)
+    Trainer(driver, made)
+    assert driver.core._training.beside_kv > 0 == driver.shard.pool.promised
+    assert driver.request("load", 1, payload=load_payload(made.shard()))[0] == "ok"
+    assert driver.core._training.count == driver.core._training.used_bytes == 0
+
+
+def test_tunings_and_waiting_passes_are_bounded(
+    made: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "PASSES", 3)
+    monkeypatch.setattr(training, "TUNINGS", 2)
+    driver = Driver(made.shard())
+    trainer = Trainer(driver, made)
+    Trainer(driver, made, name=b"second".ljust(16, b"."))
+    order = pack(OpenTuning(0, "trainer", False, TERMS))
+    third = driver.request("tune-open", b"third".ljust(16, b"."), payload=order)
+    assert third[:2] == ("refused", "too-many")
+    for part in range(4):
+        trainer.submit(part=part, number=part)
+    assert [header[:3] for header, _ in driver.frames] == [("refused", 3, "too-many")]
+    assert driver.request("tune-close", NAME)[0] == "ok"

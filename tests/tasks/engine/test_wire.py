@@ -12,7 +12,14 @@ import msgpack
 import pytest
 
 from shoal.tasks.engine import defaults
-from shoal.tasks.engine.wire import Header, WireClosed, WireError, WorkerChannel, read_shared
+from shoal.tasks.engine.wire import (
+    Header,
+    SharedPayload,
+    WireClosed,
+    WireError,
+    WorkerChannel,
+    read_shared,
+)
 
 PREFIX = struct.Struct("!IB3xQ")
 
@@ -163,6 +170,20 @@ def test_a_payload_of_another_size_is_refused(pair: Pair, length: int) -> None:
     os.close(descriptor)
     with pytest.raises(WireError):
         pair.channel.receive()
+    assert descriptors() == before
+
+
+def test_a_large_payload_is_copied_later_and_leaves_no_descriptor(pair: Pair) -> None:
+    before = descriptors()
+    for _ in range(2):
+        descriptor = memory(b"x" * 70_000)
+        pair.send(frame(("a",), kind=1, size=70_000), descriptor)
+        os.close(descriptor)
+    (_, read), (_, closed) = (*pair.channel.arrived(69_999), *pair.channel.arrived(69_999))
+    assert isinstance(read, SharedPayload) and isinstance(closed, SharedPayload)
+    assert read.read() == b"x" * 70_000
+    closed.close()
+    closed.close()  # nothing happens
     assert descriptors() == before
 
 

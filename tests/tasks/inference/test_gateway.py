@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 from msgspec.structs import replace
 
@@ -994,6 +995,30 @@ async def test_an_interrupted_job_continues_where_it_was(
 
 
 @pytest.mark.trio
+async def test_the_engine_hears_of_an_interactive_request_before_its_session(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((3,))
+    node = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        async with trio.open_nursery() as nursery:
+            job = _request(turn=Turns(), job="cd" * 32)
+            nursery.start_soon(node.gateway.generate, job, Client().emit)
+            with trio.fail_after(1):
+                while not node.stage.sessions:
+                    await trio.lowlevel.checkpoint()
+            assert node.engine.holds == 0
+            nursery.start_soon(node.gateway.generate, _request(), Client().emit)
+            for _step in range(3):
+                await trio.lowlevel.checkpoint()
+            assert node.engine.holds == 1 and node.stage.sessions == 1
+            nursery.cancel_scope.cancel()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_interactive_requests_are_counted(autojump_clock: object) -> None:
     swarm, turn = FakeSwarm((3,)), Turns()
     swarm.wire.delay = 0.1
@@ -1007,6 +1032,7 @@ async def test_interactive_requests_are_counted(autojump_clock: object) -> None:
             nursery.start_soon(gateway.generate, _request(), Client().emit)
             await trio.sleep(0.3)
             assert (gateway.sessions, gateway.waited_for, stage.waited_for) == (2, 1, 1)
+            assert swarm.client.engine.holds == 0, "no job computes on this node"
         assert (gateway.sessions, gateway.waited_for, stage.waited_for) == (0, 0, 0)
 
     await _run(swarm, body)

@@ -1192,6 +1192,41 @@ async def test_the_owner_of_the_machine_takes_the_memory_that_it_needs(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("asker", ["owner", "other"])
+async def test_jobs_of_the_owner_end_for_requests_that_need_their_memory(
+    autojump_clock: object, asker: str
+) -> None:
+    asking = _Asking(CONTEXT)
+    node = asking.stage if asker == "owner" else asking.others[0]
+
+    async def body(_: FakeSwarm) -> None:
+        for number in (1, 2, 3):
+            room = CONTEXT // 2 if number == 1 else CONTEXT // 5
+            assert await asking.open(asking.stage, number, room, job="cd" * 32) == "open"
+        assert await asking.open(node, 4, CONTEXT // 3) == "open"
+        assert asking.stage.stage.sessions == 2, "the youngest two have ended, and no more"
+
+    await _run(asking.swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_engine_is_told_of_requests_while_a_job_has_sessions(
+    autojump_clock: object,
+) -> None:
+    asking = _Asking(CONTEXT)
+    stage = asking.stage.stage
+
+    async def body(_: FakeSwarm) -> None:
+        stage.hold()
+        assert asking.stage.engine.holds == 0, "nothing would wait"
+        assert await asking.open(asking.stage, 1, 100, job="cd" * 32) == "open"
+        stage.hold()
+        assert asking.stage.engine.holds == 1
+
+    await _run(asking.swarm, body)
+
+
+@pytest.mark.trio
 async def test_a_span_whose_result_no_lane_takes_is_refused_at_once(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -430,6 +430,24 @@ async def test_a_piece_that_failed_has_an_error_for_each_row(world: World) -> No
         assert [row.get("error") for row in rows] == [None, None, "too-long", "too-long", None]
 
 
+async def test_the_results_of_a_cancelled_job_do_not_come_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its removal is visible a moment later. Until then, a finished piece must not be fetched."""
+    monkeypatch.setattr(defaults, "PAUSE", 0.01)
+    async with desk(world) as made:
+        new = NewJob("generate", [(SPEC, 1)] * 3)
+        (job,) = await made.desk.submit([new], lease=100.0)
+        made.claim(job)
+        await trio.sleep(2)
+        assert made.desk.progress(job).parts_done == 1
+        assert await made.desk.cancel(job)
+        await trio.sleep(2)
+        assert not made.desk.knows(job) and not list(made.desk.results)
+        await trio.sleep(defaults.TIDY + 1)
+        assert not made.desk._cancelled, "ids of pieces that are gone are forgotten"
+
+
 async def test_cancelling_a_job_removes_all_its_pieces(world: World) -> None:
     async with desk(world) as made:
         pieces = await in_pieces(made)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -323,3 +324,35 @@ async def test_an_output_with_other_rows_is_refused(lie: bytes) -> None:
     assert [head.error for head in heads] == [None, "bad-row"]
     with pytest.raises(BadOutcome):
         check_output(lie, 2, 1, 2)
+
+
+async def test_a_row_asks_for_no_more_tokens_than_its_job(autojump_clock: object) -> None:
+    """The author is charged by the number of the job."""
+    node = Node()
+    lines = b'{"prompt": "a", "max_tokens": 4096}\n{"prompt": "b", "max_tokens": 1}\n'
+    spec = JobSpec(ROOT, lines, last=2, options=RowOptions(max_tokens=2))
+    refused, done = rows_of(await node.run(job(spec, 2)))
+    assert refused["error"] == "bad-row" and "4096" in refused["message"]
+    assert done["text"] == "B"
+    assert [request.max_tokens for request in node.gateway.requests] == [1]
+
+
+async def test_a_piece_ends_when_its_output_is_too_large(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node()
+    monkeypatch.setattr(defaults, "RESULT_BYTES", 300)
+    assert (await node.run(many(64))).error == "too-large"
+    assert len(node.gateway.requests) < 64 and not node.runner._outputs
+
+
+async def test_outputs_of_pieces_that_were_given_up_are_bounded(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node()
+    monkeypatch.setattr(defaults, "OUTPUTS_KEPT", 3000)
+    for number in range(20):
+        with trio.move_on_after(1.5):
+            await node.run(replace(many(32), id=f"{number:064x}"))
+    kept = [len(line) for lines in node.runner._outputs.values() for line in lines.values()]
+    assert 0 < sum(kept) <= 3000

@@ -9,7 +9,7 @@ from shoal.state import defaults as state_defaults
 from shoal.tasks.costs.shardcosts import NO_COSTS, ShardCosts
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import JobError
-from shoal.tasks.jobs.kinds.kind import RowSize
+from shoal.tasks.jobs.kinds.kind import BadRow, RowSize
 from shoal.tasks.jobs.kinds.rows import lines_of
 from shoal.tasks.jobs.kinds.table import KINDS
 from shoal.tasks.jobs.pieces import Piece, divide
@@ -95,7 +95,7 @@ def test_broken_rows_are_named_and_stay_in_their_place() -> None:
     data = b'{"prompt": "one"}\nrubbish\n\n{"prompt": 5}\n' + rows(1, 70_000) + b'{"prompt": "two"}'
     found = prepared(data)
     assert [line.number for line in found.broken] == [2, 4, 5]
-    assert "65536 bytes" in found.broken[2].message and found.abstract == "one"
+    assert found.broken[2].message == "longer than 64 KiB" and found.abstract == "one"
     kept = list(lines_of(found.data))
     assert [line.number for line in kept] == [1, 2, 4, 5, 6] and len(found.data) < 200
     assert json.loads(kept[-1].data) == {"prompt": "two"}
@@ -121,6 +121,40 @@ def test_a_file_without_valid_rows_is_refused(data: bytes, code: str) -> None:
     with pytest.raises(JobError) as raised:
         prepared(data)
     assert raised.value.code == code and "each line is an object" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"prompt": ""}', "`prompt` is empty"),
+        (b'{"messages": []}', "`messages` is empty"),
+        (b'{"prompt": 5}', "`prompt` is not a text"),
+        (b'{"max_tokens": 0, "prompt": "a"}', "`max_tokens` is not a whole number from 1 to "),
+        (b'{"prompt": "a", "seed": "x"}', "`seed` is not a whole number from 0 to 2**62"),
+        (b'{"messages": [{"role": "user"}]}', "a list of 1 to 64 messages, each with `role` and"),
+        (b'{"text": "a"}', "it has neither `prompt` nor `messages`"),
+        (b'{"prompt": "a", "messages": [{"role": "a", "content": "b"}]}', "it has both `prompt`"),
+        (b"[1]", 'not an object, such as {"prompt": "…"}'),
+        (b'{"prompt": ', "not JSON: expecting value at character 12"),
+        (b'{"prompt": "\xff"}', "not UTF-8 text"),
+        (b'{"prompt": ' + b"9" * 5000 + b"}", "not JSON: a number is too long"),
+        (b"[" * 60_000, "nested too deeply"),
+        (b'{"prompt": "' + b"x" * 70_000 + b'"}', "longer than 64 KiB"),
+        (b'{"row": "too long"}', "longer than 64 KiB"),
+    ],
+)
+def test_a_broken_row_is_explained_in_plain_words(line: bytes, why: str) -> None:
+    with pytest.raises(BadRow) as raised:
+        KINDS["generate"].read(line)
+    assert why in raised.value.message and "str" not in raised.value.message
+    assert (raised.value.code == "row-too-long") == ("KiB" in why)
+
+
+def test_a_text_without_its_field_is_explained() -> None:
+    for line, why in ((b"{}", "`text` is missing"), (b'{"text": ""}', "`text` is empty")):
+        with pytest.raises(BadRow) as raised:
+            KINDS["embed"].read(line)
+        assert raised.value.message == why
 
 
 def test_a_file_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

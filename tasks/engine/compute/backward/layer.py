@@ -26,13 +26,14 @@ NO_CHANGES: Final[Changes] = {}
 class Kept:
     """What a forward pass has kept of one layer: its input, and perhaps results of products.
 
-    All are positions x values: `x` the input, `heads` queries, keys and values, `mixed` what
-    attention adds, `gate_up` gates and ups, `output` what the feed-forward part adds, if it is
-    normed.
+    All are positions x values: `x` the input, `heads` queries, keys and values, `attended` the
+    result of attention, `mixed` its product, `gate_up` gates and ups, `output` what the
+    feed-forward part adds, if it is normed.
     """
 
     x: torch.Tensor
     heads: torch.Tensor | None = None
+    attended: torch.Tensor | None = None
     mixed: torch.Tensor | None = None
     gate_up: torch.Tensor | None = None
     output: torch.Tensor | None = None
@@ -80,13 +81,13 @@ class FrozenLayer:
         heads = yield from self._times("qkv", self._input_norm(x), changes, step.pace)
         attended = yield from self._attended(heads, step)
         mixed = yield from self._times("output", attended, changes, step.pace)
-        del attended
         middle = x + self._normed(self._mixed_norm, mixed)
         gate_up = yield from self._times("gate_up", self._mlp_norm(middle), changes, step.pace)
         inner = yield from self._inner(gate_up, step.pace)
         output = yield from self._times("down", inner, changes, step.pace)
         if keep:
-            kept.heads, kept.mixed, kept.gate_up = heads, mixed, gate_up
+            kept.heads, kept.attended, kept.mixed = heads, attended, mixed
+            kept.gate_up = gate_up
             kept.output = None if self._output_norm is None else output
         return middle + self._normed(self._output_norm, output)
 
@@ -107,7 +108,7 @@ class FrozenLayer:
         by_mixed = by_middle
         if self._mixed_norm is not None:
             by_mixed = self._mixed_norm.reverse(mixed, by_middle)
-        by_heads = yield from self._attention_reverse(heads, by_mixed, changes, step)
+        by_heads = yield from self._attention_reverse(kept, by_mixed, changes, step)
         normed = self._input_norm(kept.x)
         found = yield from self._reverse("qkv", normed, by_heads, changes, step.pace, down=down)
         if found is None:
@@ -137,15 +138,13 @@ class FrozenLayer:
         return gradient + self._mlp_norm.reverse(middle, by_normed)
 
     def _attention_reverse(
-        self, heads: torch.Tensor, by_mixed: torch.Tensor, changes: Changes, step: "Sequences"
+        self, kept: Kept, by_mixed: torch.Tensor, changes: Changes, step: "Sequences"
     ) -> Work[torch.Tensor]:
         """Compute the derivative by queries, keys and values."""
-        attended = None
-        if "output" in changes:
-            attended = yield from self._attended(heads, step)
+        attended, heads = kept.attended, kept.heads
+        assert heads is not None
         by_attended = yield from self._reverse("output", attended, by_mixed, changes, step.pace)
         assert by_attended is not None
-        del attended
         queries, keys, values = self._turned(heads, step)
         found = yield from attend_reverse(
             (queries, keys, values),

@@ -108,6 +108,11 @@ async def test_tensorboard_reads_it(tmp_path: Path) -> None:
     assert [each.step for each in found.Scalars("loss/held-out")] == [5, 10, 15]
 
 
+def test_a_curve_that_is_nested_deeply_is_cut_there(tmp_path: Path) -> None:
+    HOST.files.write(tmp_path / "loss.jsonl", b'{"step": 1, "loss": 2}\n' + b"[" * 100_000)
+    assert read(HOST.files, tmp_path) == [Point(1, 2.0)]
+
+
 def test_a_thin_curve_keeps_means_and_held_out_losses() -> None:
     points = [Point(n, float(n), n / 2 if n % 10 == 0 else None) for n in range(1, 101)]
     thin = thinned(points, 20)

@@ -114,3 +114,15 @@ def test_the_rate_rises_and_falls() -> None:
     assert rates[:10] == sorted(rates[:10]) and rates[0] == pytest.approx(1 / 11)
     assert rates[10] == 1.0 and rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_norm_after_data_that_is_known_by_heart_is_no_lie() -> None:
+    """Its gradients are nearly 0, and those of the next row are not."""
+    learned, one = optimiser.begin(settings(), SHAPES), batch()
+    good = NumpyChain().computed(one, AdapterTensors(settings().terms, learned.tensors))
+    learned.norms = [1e-8] * 5
+    quarter = {name: each * np.float32(0.25) for name, each in good.tensors.items()}
+    assert 0.1 < optimiser.check(replace(good, tensors=quarter), learned, 24) < 1
+    big = changed(good, good.tensors[B0] * np.float32(1e3))
+    with pytest.raises(BadGradients, match="plausible"):
+        optimiser.check(big, learned, 24)

@@ -217,6 +217,7 @@ async def test_remove_leaves_no_files(node: Node, autojump_clock: Clock) -> None
         ({"name": "../x"}, "bad-name"),
         ({"name": "ab" * 32}, "bad-name"),
         ({"out": Path("/proc")}, "folder-used"),
+        ({"out": Path("/proc/x")}, "unwritable"),
     ],
 )
 async def test_what_is_refused_leaves_nothing(
@@ -307,3 +308,36 @@ async def test_only_a_few_run_at_once(node: Node, autojump_clock: Clock) -> None
         await tunings.stop(several[0])
         await trio.sleep(1)
         assert not several[-1].queued
+
+
+@pytest.mark.parametrize("name", ["0" * 12, "notes", "\x1b[2J", "0" * 13])
+async def test_links_and_folders_of_others_are_left_alone(node: Node, name: str) -> None:
+    """A folder without a plan is removed at the start, unless it is not of this program."""
+    outside = node.folder / "photos"
+    for folder in (outside, outside / "curve"):
+        folder.mkdir()
+        (folder / "one.jpg").write_bytes(b"1")
+    (node.folder / "tuning").mkdir()
+    (node.folder / "tuning" / name).symlink_to(outside)
+    refused = node.folder / "tuning" / ("1" * 12)
+    refused.mkdir()
+    (refused / "rows").write_bytes(b"1")
+    (refused / "curve").symlink_to(outside)
+    (node.folder / "tuning" / "mine").mkdir()
+    (node.folder / "tuning" / "mine" / "two.jpg").write_bytes(b"2")
+    async with node.daemon() as tunings:
+        assert not tunings.all()
+    assert (outside / "one.jpg").exists() and (outside / "curve" / "one.jpg").exists()
+    assert (node.folder / "tuning" / "mine" / "two.jpg").exists()
+    assert not (refused / "rows").exists()
+
+
+async def test_a_plan_under_a_name_with_control_characters_is_not_listed(
+    node: Node, autojump_clock: Clock
+) -> None:
+    async with node.daemon() as tunings:
+        tuning = await begin(tunings, node)
+        await ended(tuning)
+        tuning.folder.rename(tuning.folder.with_name("\x1b[2Jabcdef"))
+    async with node.daemon() as tunings:
+        assert not tunings.all()
