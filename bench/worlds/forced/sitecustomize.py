@@ -10,6 +10,7 @@ of texts: the number of its user. Users with an even number get no drafts.
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,22 @@ def _force(texts: Sequence[tuple[int, Sequence[int]]]) -> None:
 
 def _divide(count: int) -> None:
     """Let the drafts of this process depend on the user's number."""
-    plain: Any = windows.Windows.begin
+    plain_begin: Any = windows.Windows.begin
+    plain_end: Any = windows.Windows.end
+
+    def named(talk: Talk) -> Talk:
+        user = str(talk.request.sampling.seed // count)
+        return replace(talk, request=replace(talk.request, user=user))
 
     async def begin(self: windows.Windows, talk: Talk, run: GenerationRun) -> None:
         if talk.request.sampling.seed // count % 2:
-            await plain(self, talk, run)
+            await plain_begin(self, named(talk), run)
+
+    async def end(self: windows.Windows, talk: Talk) -> None:
+        await plain_end(self, named(talk))
 
     windows.Windows.begin = begin  # type: ignore[method-assign]
-    windows._owner = lambda talk: str(talk.request.sampling.seed // count)
+    windows.Windows.end = end  # type: ignore[method-assign]
 
 
 def _token(texts: Sequence[tuple[int, Sequence[int]]], pick: Pick) -> Choice:
