@@ -51,7 +51,7 @@ KINDS = {
         _kind("jobs", 1024, 4096),  # the jobs that the author wants done
         _kind("claims", 1024, 4096),  # its claims on jobs
         _kind("usage", 128, 1024),  # the use of the author's computer, by client
-        _kind("tuning", 1024, 1024),  # updates and signatures of training that members average
+        _kind("tuning", 512, 512),  # updates and signatures of training that members average
         _kind("group", 512, 4096),  # of a private group: members, roles, revocations
     )
 }

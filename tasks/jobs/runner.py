@@ -27,7 +27,7 @@ from .places import Places
 from .results import JobOutcome, failed
 from .shelf import Shelves
 from .spec import JobSpec, read_spec, root_of
-from .speed import JobSpeed, chain_costs
+from .speed import JobSpeed, alone_seconds, chain_costs
 
 NOT_NOW: Final = (
     *("busy", "no-route", "no-memory", "too-many", "too-many-sessions", "overloaded"),
@@ -77,11 +77,28 @@ class RowRunner:
             spec = read_spec(job.spec)
         except BadSpec:
             return 0.0
+        rows = [self._row_size(job, spec)] * job.rows
+        costs = chain_costs(self._shop.members(), spec.root)
+        return self._shop.speed.seconds((spec.root, self.kind), costs, rows)
+
+    def longest(self, job: Job) -> float:
+        """Return how long a row of a piece will probably take.
+
+        A piece of few rows takes at least as long, however much else the node could do meanwhile.
+        """
+        try:
+            spec = read_spec(job.spec)
+        except BadSpec:
+            return 0.0
+        costs = chain_costs(self._shop.members(), spec.root)
+        return alone_seconds(costs, self._row_size(job, spec))
+
+    def _row_size(self, job: Job, spec: JobSpec) -> RowSize:
+        """Return the size of a row of a piece, as far as the spec tells."""
         part = spec.blob
         size = len(spec.lines) if part is None else part.stop - part.start
-        row = RowSize(size // job.rows, spec.options.max_tokens if self.kind == "generate" else 0)
-        costs = chain_costs(self._shop.members(), spec.root)
-        return self._shop.speed.seconds((spec.root, self.kind), costs, [row] * job.rows)
+        tokens = spec.options.max_tokens if self.kind == "generate" else 0
+        return RowSize(size // job.rows, tokens)
 
     def measured(self, job: Job, predicted: float, took: float) -> None:
         """Record that a piece has taken `took` seconds, for which `predicted` were predicted."""

@@ -56,6 +56,16 @@ class JobSpeed:
             self._factors.popitem(last=False)
 
 
+def alone_seconds(costs: ShardCosts, size: RowSize) -> float:
+    """Return the seconds from the beginning of a row to its end, however few rows share its
+    steps."""
+    if costs == NO_COSTS:
+        costs = ShardCosts(defaults.UNKNOWN_STEP, defaults.UNKNOWN_STEP / 4)
+    prompt = max(1.0, size.characters / defaults.CHARACTERS_A_TOKEN)
+    made = min(size.tokens, defaults.EXPECTED_TOKENS)
+    return prompt * costs.row_s + made * (costs.step_s + costs.row_s)
+
+
 def row_seconds(costs: ShardCosts, size: RowSize) -> float:
     """Return the seconds that a row takes of a step's time, if BATCH rows share each step."""
     if costs == NO_COSTS:

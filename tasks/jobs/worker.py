@@ -51,6 +51,10 @@ class Runner(Protocol):
         """Return how long this node will probably take for the job, without other work."""
         ...
 
+    def longest(self, job: Job) -> float:
+        """Return the seconds that the job's longest part takes, which cannot be divided."""
+        ...
+
     def measured(self, job: Job, predicted: float, took: float) -> None:
         """Record that a job has taken `took` seconds, for which `predicted` were predicted."""
         ...
@@ -285,7 +289,8 @@ class Worker:
             return None
         job, now = standing.job, self._host.now()
         seconds = self._runners[job.kind].seconds(job)
-        claim = self._claimant.expect(job.id, self._left + seconds)
+        takes = max(self._left + seconds, self._runners[job.kind].longest(job))
+        claim = self._claimant.expect(job.id, takes)
         hedge = self._claimant.hedges(job.id)
         return _Work(job, claim, seconds, hedge, shown=now)
 

@@ -110,6 +110,7 @@ async def test_parts_that_no_linked_node_stores_are_reported(world: World) -> No
         "claims": [0],
         "jobs": [0],
         "shards": parts,
+        "tuning": [0],
         "usage": [0],
     }
     assert (await first.ask("state_show"))["alone"] == {}
