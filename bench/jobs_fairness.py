@@ -27,7 +27,7 @@ from shoal.tasks.jobs.defaults import PIECE_TIME
 from shoal.tasks.jobs.fairness import FairQueue
 from shoal.transport.identity import PeerId
 
-MEASURES = ("tasks/jobs/fairness.py", "tasks/jobs/pieces.py")
+MEASURES = ("tasks/jobs", "transport/identity.py", "bench/worlds/traces.py")
 
 GOALS = {"against_fcfs": 0.4, "against_by_job": 0.4, "against_by_user": 1.0, "throughput": 0.97}
 USERS, MACHINES, LOAD, FLOODS = 12, 4, 0.6, 200

@@ -36,7 +36,7 @@ from worlds.claims import JOBS, TWINS, Sim
 
 from shoal.netsim.seeds import Figures, SeedLines
 
-MEASURES = ("state", "netsim", "transport/identity.py", "transport", "bench/worlds/claims.py")
+MEASURES = ("state", "tasks/jobs", "netsim", "transport", "bench/worlds/claims.py")
 
 TWIN_SEEDS: Final = 2
 GOALS: Final = {"reruns": 0.05, "makespan": 1.5}

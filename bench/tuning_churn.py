@@ -30,7 +30,8 @@ from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.terms import RunTerms
 
 MEASURES = (
-    "tasks/tuning/averaging", "bench/worlds/tinytraining.py", "bench/worlds/volunteers.py",
+    "tasks/tuning", "tasks/engine", "transport", "bench/worlds/tinytraining.py",
+    "bench/worlds/volunteers.py",
 )  # fmt: skip
 
 WORKERS: Final = 8

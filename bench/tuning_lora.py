@@ -41,9 +41,12 @@ from shoal.transport.host.real import RealHost
 from tests.cli.daemons import Daemon, daemons
 
 MEASURES = (
-    "tasks/tuning",
-    "tasks/engine",
-    "tasks/text",
+    "tasks",
+    "node",
+    "cli",
+    "state",
+    "dht",
+    "transport",
     "shoal/models",
     "bench/peers/peft_side.py",
 )
