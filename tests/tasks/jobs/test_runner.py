@@ -147,13 +147,21 @@ async def test_rows_are_computed_at_once_and_answered_in_order(autojump_clock: o
     check_output(outcome.text.encode(), 40, 1, 40)
 
 
-async def test_fewer_rows_at_once_if_stages_have_no_room(autojump_clock: object) -> None:
+@pytest.fixture
+def sixteen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a node begin with 16 rows at once."""
+    monkeypatch.setattr(defaults, "FIRST_ROWS", 16)
+
+
+async def test_fewer_rows_at_once_if_stages_have_no_room(
+    autojump_clock: object, sixteen_rows: None
+) -> None:
     node = Node()
     node.gateway.room = 3
     outcome = await node.run(many(30))
     assert not any("error" in row for row in rows_of(outcome))
     refused = len(node.gateway.requests) - 30
-    assert 0 < refused < 80, "the node learns how much room there is"
+    assert 0 < refused < 40, "the node learns how much room there is"
 
 
 async def test_a_node_without_any_room_leaves_the_piece_to_others(autojump_clock: object) -> None:
@@ -164,14 +172,16 @@ async def test_a_node_without_any_room_leaves_the_piece_to_others(autojump_clock
     assert raised.value.code == "no-memory"
 
 
-async def test_a_later_try_keeps_what_an_earlier_one_has_done(autojump_clock: object) -> None:
-    node, asked = Node(), many(48)
-    node.gateway.lost_after = 40
+async def test_a_later_try_keeps_what_an_earlier_one_has_done(
+    autojump_clock: object, sixteen_rows: None
+) -> None:
+    node, asked = Node(), many(20)
+    node.gateway.lost_after = 18
     with pytest.raises(SessionError):
         await node.run(asked)
     before, node.gateway.lost_after = len(node.gateway.requests), 1000
-    assert len(rows_of(await node.run(asked))) == 48
-    assert len(node.gateway.requests) - before < 48
+    assert len(rows_of(await node.run(asked))) == 20
+    assert len(node.gateway.requests) - before < 20
 
 
 async def test_rows_wait_for_interactive_requests(autojump_clock: object) -> None:
