@@ -60,7 +60,6 @@ KEEP_TIME = 20.0  # seconds in which another node stores a job and its input
 KEEP_ASKED = 3  # nodes that are asked to store one blob
 KEEP_RATE = (128.0, 0.05)  # MiB of one peer that are stored for others: at once, and per second
 KEEP_LOOK = 0.25  # seconds between two checks for a job that is to arrive
-KEEP_AGAIN = 30.0  # seconds between two tries to replicate what no other node has yet
 KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's last job
 
 # The author of jobs.

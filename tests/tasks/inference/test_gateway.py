@@ -10,7 +10,7 @@ import trio.lowlevel
 import trio.testing
 from msgspec.structs import replace
 
-from shoal.tasks.defaults import MEMORY_LOOK, MEMORY_PATIENCE, SESSION_IDLE
+from shoal.tasks.defaults import EMIT_PACE, MEMORY_LOOK, MEMORY_PATIENCE, SESSION_IDLE
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError
 from shoal.tasks.inference.gateway import (
@@ -957,10 +957,12 @@ class Turns:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("splits", [(3,), (1, 2, 3)])
-@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("at", [0, 1, 4])
 async def test_an_interrupted_job_continues_where_it_was(
-    autojump_clock: object, splits: tuple[int, ...], at: int
+    autojump_clock: object, splits: tuple[int, ...], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    conversing = "shoal.tasks.inference.conversation.conversing"
+    monkeypatch.setattr(f"{conversing}.JOB_PACE", EMIT_PACE)  # so that there are pieces enough
     swarm, turn = FakeSwarm(splits), Turns()
     swarm.wire.delay = 0.05
     pieces: list[str] = []
