@@ -31,7 +31,7 @@ ROWS_FILE, OUTPUT = Path("/home/rows.jsonl"), Path("/home/out.jsonl")
 
 
 def rows(count: int) -> bytes:
-    """Return so many prompts that are too long for the specs of the job, so they are a blob."""
+    """Return prompts that do not fit into the specs of the job, so that they become a blob."""
     said = "a row that takes its time " * 4
     return b"".join(
         json.dumps({"prompt": f"{number} {said}"}).encode() + b"\n" for number in range(count)

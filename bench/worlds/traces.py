@@ -1,4 +1,4 @@
-"""The folder of recorded inputs, which lies beside the project or beside one of its parents."""
+"""Finds the folder of recorded inputs beside the project or a folder above it."""
 
 from pathlib import Path
 from typing import Final
