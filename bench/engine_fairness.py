@@ -7,7 +7,7 @@ both with a small random model.
 
 Device time is what the engine reports: of each step, the part of a session by predicted time.
 `value` is the largest deviation of the gateways' shares from half, as a part of that half; goal
-0.1, as for `users`, the same of two users of one gateway who compute prompts.
+0.1, as for `users`, the same of two users of one gateway, each with a prompt.
 
 `of_alone` does not depend on predictions: the tokens of each gateway in a second beside the other,
 as a part of those that it computes alone, on the real engine. Both would be 0.5 if the gateways

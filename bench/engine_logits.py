@@ -260,7 +260,7 @@ class Chain:
 
 @dataclass
 class Found:
-    """What the comparison found for one dtype."""
+    """Findings of the comparison for one dtype."""
 
     worst: float = 0.0
     worst_mean: float = 0.0

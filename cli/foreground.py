@@ -1,7 +1,7 @@
 """Runs a daemon in this process until it is stopped.
 
-It is stopped by Ctrl-C, SIGTERM, SIGHUP (which a closed terminal sends), or the end of its parent
-process.
+The daemon is stopped by Ctrl-C, SIGTERM, SIGHUP (which a closed terminal sends), or the end
+of its parent process.
 """
 
 import os

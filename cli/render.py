@@ -194,7 +194,7 @@ def columns() -> int:
 
 
 def short(ident: object, among: Collection[str] = ()) -> str:
-    """Escape an id, and cut it to so many characters that it differs from the ids in `among`
+    """Escape an id, and cut it to the shortest length at which it differs from the ids in `among`
     (`shortid.short`)."""
     return safe(shortid.short(str(ident), among))
 

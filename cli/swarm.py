@@ -172,7 +172,7 @@ class LocalSwarm:
             raise
 
     def keep(self) -> None:
-        """Leave the daemons and their folder to the user, for whom `shoal stop` stops them."""
+        """Leave the daemons and their folder to the user, to be stopped with `shoal stop`."""
         names = [node.data.name for node in self.nodes]
         (self.folder / DEMO_FILE).write_text(json.dumps({"nodes": names}))
         for node in self.nodes:

@@ -72,7 +72,7 @@ def test_tuned_stopped_killed_and_used(
     assert len(losses) == 16 and sum(losses[-3:]) < sum(losses[:3])
     assert (tmp_path / "out" / "adapter_config.json").exists()
 
-    # The same again, stopped in the middle, resumed, and killed: the same bytes.
+    # A second run is stopped in the middle, resumed, and killed: it makes the same bytes.
     assert begin(node, data, "again", "--detach").returncode == 0
     until(node, "again", lambda view: view["step"] >= 3)
     node.ask("tuning_stop", tuning="again")  # the command would take longer than some steps

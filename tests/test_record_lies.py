@@ -24,7 +24,7 @@ from tests.hostile import Hostile, hostile
 COUNT = 3
 BODY = OtherBody("walk", ("tests",), "")
 HOURS = 3_600_000  # ms
-LATE_MS = 9_000  # it does not wait for a silent node until the time of a look-up is over
+LATE_MS = 9_000  # it does not wait for a silent node until a look-up times out
 
 
 @dataclass

@@ -56,7 +56,7 @@ class ByteStream(Protocol):
 
     @property
     def remote(self) -> Place:
-        """The other end's address, as seen from here; `("", 0)` if it has none."""
+        """Address of the remote end, as seen from here; `("", 0)` if it has none."""
         ...
 
     @property

@@ -1,7 +1,8 @@
 """A model of 1.1 B parameters with random weights, and the engine's real worker that computes it.
 
 The shape is TinyLlama's (22 layers of 2,048, vocabulary of 32,000), with a context of 8,192. All
-layers have the same weights, so that the files take 220 MB; the worker loads each layer anew.
+layers have the same weights, so that the files take 220 MB; the worker still
+loads each layer by itself.
 """
 
 import hashlib

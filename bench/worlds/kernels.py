@@ -144,7 +144,7 @@ def _kernels() -> Kernels:
 
 
 class Theirs:
-    """The same model in a GGUF file, on llama.cpp."""
+    """llama.cpp, with the model as a GGUF file."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self._program = build()

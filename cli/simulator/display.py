@@ -72,7 +72,7 @@ class RunTime:
 
         columns = TextColumn(self._what), BarColumn(), TextColumn("{task.description}")
         console = Console(stderr=True)
-        # It is refreshed explicitly, so that no thread draws it while a simulation runs.
+        # The display is refreshed explicitly, so that no thread draws it while a simulation runs.
         self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False)
         self._task = self._progress.add_task("", total=self._seconds)
         with self._progress:

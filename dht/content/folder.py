@@ -51,7 +51,7 @@ TEXT_FILES = {  # key in a manifest -> name of the file in the folder
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "merges.txt")
-# The tensors that a layer of a model has whose family nobody has checked.
+# The tensors of a layer of a model whose family is not verified.
 _LAYER_TENSORS = frozenset(
     f"{name}.weight"
     for name in (

@@ -1,6 +1,7 @@
 """Watchdog for a task that computes forever without a checkpoint, which would stop virtual time.
 
-It is the only part of a run that measures real time. It does not affect a run that ends by itself.
+The watchdog is the only part of a run that measures real time. It does not affect a run
+that ends by itself.
 """
 
 import signal

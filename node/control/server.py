@@ -1,7 +1,7 @@
 """The control socket, over which commands on this machine send requests to their daemon.
 
-It is a Unix socket that only this user can open. Each connection carries one request, which is a
-line of JSON. Specified in docs/spec/control.md.
+The control socket is a Unix socket that only this user can open. Each connection carries
+one request, which is a line of JSON. Specified in docs/spec/control.md.
 """
 
 import json

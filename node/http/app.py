@@ -311,7 +311,7 @@ class _Exchange:
     async def refuse(self, refusal: ApiRefusal) -> None:
         """Send a refusal, unless the response has begun; then it ends unfinished.
 
-        The rest of the request is read first, because closing a connection with unread data resets
+        Any rest of the request is read first, because closing a connection with unread data resets
         it, and the client might not see the response.
         """
         if self._began:

@@ -144,7 +144,7 @@ def learn(
     done. The results are added to `known`, which maps a member to (its record, the keys).
 
     At most `most` new records are processed in one call, because a single record can take hundreds
-    of hashes. Members that are gone are removed.
+    of hashes. Members that have left are removed.
     """
     for peer in known.keys() - members.keys():
         del known[peer]

@@ -65,8 +65,8 @@ class WitnessQuestions:
     """The questions of peers to this node as a witness, which it answers in batches.
 
     Questions are gathered for GATHER_S seconds, or longer if batches follow each other too fast. A
-    question about a member that has just come does not wait for longer, because nobody routes to
-    the member before it is proved live.
+    question about a member that has just come does not wait for longer, because no request is
+    routed to the member before it is proved live.
     """
 
     def __init__(self) -> None:

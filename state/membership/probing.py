@@ -58,7 +58,7 @@ class Probing:
         self._told: set[PeerId] = set()  # peers in our last report
         self._told_at = -defaults.TELL_S
         self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
-        # By peer and not by link, so that a peer that connects again does not start anew.
+        # By peer and not by link, so that a peer that connects again does not get a new budget.
         self._reports = Rates(Rate(*defaults.LINKS_TOLD))
         self._passed = Rates(Rate(*defaults.ALARMS))
         self._finds = Rates(Rate(*defaults.FINDS))

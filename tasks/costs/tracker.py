@@ -148,7 +148,7 @@ class Trackers(Generic[K]):
     def note_sum(self, parts: Sequence[Expected[K]], measured: float) -> bool:
         """Record the measured seconds of several parts together, such as the stages of a chain.
 
-        The rest, beyond the corrected predictions, is divided by how uncertain each part is: a
+        Time beyond the corrected predictions is divided by how uncertain each part is: a
         part that was never measured may take as long as a slow machine would, whatever it claims.
         Each measurement makes a part less uncertain. Return whether the measurement was believed.
         """

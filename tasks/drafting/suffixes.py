@@ -20,8 +20,8 @@ _LENGTHS = tuple(1 << bits for bits in range(LONGEST_MATCH.bit_length() - 1, 0, 
 def _hash(tokens: Sequence[int]) -> int:
     """Return the hash of a context.
 
-    It is a polynomial, so that it follows from the hashes of the texts that end before the context
-    and with it.
+    The hash is a polynomial, so that it follows from the hashes of the texts that end before
+    the context and with it.
     """
     value = 0
     for token in tokens:

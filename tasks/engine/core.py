@@ -550,8 +550,8 @@ class Core:
 
     @staticmethod
     def _is_current(session: Session, span: Span) -> bool:
-        """Return whether a window continues what is computed. At the head, its first token must be
-        the last one that was chosen."""
+        """Return whether a window begins where the computed positions end. At the head, its first
+        token must also be the last one that was chosen."""
         if span.start > session.table.length or session.is_overtaken(span):
             return False
         return (

@@ -205,8 +205,8 @@ class Tuner(Protocol):
         ...
 
     def kept_bytes(self, order: PassOrder, *, results: bool) -> int:
-        """Return the memory of what a pass keeps: of each layer its input, and with `results` those
-        of its products."""
+        """Return the bytes that a pass keeps: each layer's input, and with `results` also the
+        results of the layer's products."""
         ...
 
     def work_bytes(self, order: PassOrder) -> int:

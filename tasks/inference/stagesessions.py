@@ -129,7 +129,7 @@ class StageSession:
         return more
 
     def begin_epoch(self, rebuilding: Rebuilding) -> None:
-        """Forget the spans of the previous epoch, which the engine answers in vain."""
+        """Forget the spans of the previous epoch, whose answers are not used."""
         self.rebuilding = rebuilding
         self.changes += 1
         self.made = 0

@@ -407,7 +407,7 @@ class Desk:
             self._wake()
 
     def _rest(self, job: str) -> None:
-        """Do not check a finished job again before REFUSE_PAUSE is over."""
+        """Do not check a finished job again before REFUSE_PAUSE has passed."""
         self._later[job] = self._host.now() + defaults.REFUSE_PAUSE
 
     async def _had(self, job: Job, claim: Claim) -> JobOutcome | None:

@@ -8,8 +8,8 @@ saves up nothing. A user that lists thousands of jobs only lengthens its own que
 Of one user's jobs, those with a higher priority come first, then those with an earlier deadline,
 and then the one that a fair sharing of the user's part would end first: the finish tag of a job is
 the user's virtual time when the job came, plus the work of all its pieces. So a short job is never
-behind a giant one of the same user, and a giant one is not overtaken for ever, because the tags of
-later jobs grow.
+behind a giant one of the same user, and a giant one is not overtaken without end, because the tags
+of later jobs grow.
 """
 
 import math
@@ -99,7 +99,7 @@ class FairQueue:
 def weight_of(given: float) -> float:
     """Return the weight of a user that has given this many seconds of checked work to others.
 
-    It doubles with the first hour and grows by one with each tenfold, so that nobody who gives much
-    shuts out those who give nothing.
+    It doubles with the first hour and grows by one with each tenfold, so that a large giver
+    does not shut out users that give nothing.
     """
     return 1.0 + math.log10(1.0 + 9.0 * max(given, 0.0) / 3600.0)

@@ -1,4 +1,4 @@
-"""What the rows of jobs may ask of their node."""
+"""Services of a node that the rows of jobs may use."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

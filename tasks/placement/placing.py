@@ -200,8 +200,8 @@ class Placing:
         return self._reason_since + self._jitter + settle * self._moves.factor(now)
 
     def _confirm(self, now: float, span: Span) -> PlacingStep:
-        """Return the step for an existing claim: load once CLAIM_WAIT is over, or else wait until
-        then."""
+        """Return the step for an existing claim: load when CLAIM_WAIT has passed, or else wait
+        until then."""
         due = self._claimed_at + CLAIM_WAIT
         return self._load(now, span) if now >= due else PlacingStep(span, Rank.CLAIMS, wake=due)
 

@@ -51,7 +51,7 @@ def rate_of(costs: Costs, spans: Mapping[int, Span]) -> Rate:
 def better_rate(costs: Costs, spans: Mapping[int, Span], than: Rate) -> Rate | None:
     """Return the predicted rate of a placement, or None if it is not above `than`.
 
-    What is computed is kept in `costs`, since a search comes to many plans more than once. The rate
+    Results are kept in `costs`, since a search comes to many plans more than once. The rate
     of a session alone is computed only where that of the demand leaves it open.
     """
     key = tuple(sorted(spans.items()))

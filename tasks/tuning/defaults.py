@@ -13,7 +13,7 @@ BUSY_S = 2.0  # seconds between two signs of life while a pass waits or is compu
 RECEIVE_BYTES = 256 * 1024  # read from a stream at once
 HEAD_BYTES = 4096  # largest frame from a stage, without its data
 
-# Of a trainer's chain.
+# For a trainer's chain.
 OPEN_S = 20.0  # seconds in which a stage must open a tuning
 SILENT_S = 10.0  # seconds without a sign of life after which a stage is replaced
 LOOK_S = 0.5  # seconds between two looks at whether a stage's link has become quiet

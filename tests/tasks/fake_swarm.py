@@ -578,7 +578,7 @@ class FakeAdapters:
     def __init__(self) -> None:
         self.delivered: list[tuple[str, Parts]] = []  # by root, for shards
         self.dropped = 0
-        self.missing: set[str] = set()  # roots for which this source searches in vain
+        self.missing: set[str] = set()  # roots that this source does not find
 
     async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
         await trio.lowlevel.checkpoint()

@@ -127,7 +127,7 @@ class SecureStream:
 
     @property
     def lapsed(self) -> bool:
-        """Whether a relay has ended the stream because the time of the circuit was over.
+        """Whether a relay has ended the stream because the time of the circuit had expired.
 
         Both ends may still be alive then.
         """

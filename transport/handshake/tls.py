@@ -51,7 +51,7 @@ class Tls:
     """One TLS connection. Pass what arrives to `feed`, and send what `outgoing` returns.
 
     `expect` is the peer id that the other end must have; None accepts any. After an error the
-    connection is over, but `outgoing` may still return the alert that tells the peer the reason.
+    connection has ended, but `outgoing` may still return the alert that tells the peer the reason.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ PACE: Final = 1.1
 """The sending rate, as a multiple of one window per round trip. It prevents bursts."""
 PACE_S: Final = 0.003
 """Largest burst, given as a time in seconds: as many bytes as the sending rate allows in this time.
-It is small so that no bursts reach a modem's queue."""
+Its small value keeps bursts out of a modem's queue."""
 PIECE_BYTES: Final = (4 * 1024, 64 * 1024)
 """Bounds on the size of a piece of bulk, in bytes: (smallest, largest)."""
 SAMPLES_PER_TRIP: Final = 4

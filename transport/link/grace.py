@@ -53,7 +53,7 @@ class Grace:
         return self._scope is not None
 
     async def run(self) -> None:
-        """Search for a path until `found` is called or the grace period is over."""
+        """Search for a path until `found` is called or the grace period has ended."""
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._run_out)

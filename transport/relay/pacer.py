@@ -128,7 +128,7 @@ class RelayPacer:
     def _grain(self) -> float:
         """Smallest number of bytes that are forwarded at once for one circuit.
 
-        It is so small that one burst serves every circuit at least once, and so large that packet
+        The burst is so small that it serves every circuit at least once, and so large that packet
         headers do not cost more than the payload.
         """
         most = self._burst / (2 * max(2, len(self._shares)))

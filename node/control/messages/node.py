@@ -69,7 +69,7 @@ class HeldRelay:
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
-    """What this node relays for other nodes.
+    """Circuits that this node relays for other nodes.
 
     `on` says whether it relays now, and `allowed` whether its owner permits it. `rate` is the limit
     in bytes per second. `places` is the number of reservations, `circuits` the number of open
@@ -327,7 +327,7 @@ class GetStatus(Ask[Status, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """Another node of the swarm, as described by its own record and by the link to it.
+    """View of another node of the swarm, as described by its own record and by the link to it.
 
     `address` is IP:PORT or only an IP address, or None if unknown. `path`, `rtt_ms` and `linked_s`
     are None if there is no link. `token_error` is the mean of |predicted - measured| / measured of
@@ -350,7 +350,7 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other nodes that this node knows. `may_invite` says whether this node is allowed to
+    """Peers that this node knows. `may_invite` says whether this node is allowed to
     invite nodes."""
 
     peers: tuple[PeerView, ...]

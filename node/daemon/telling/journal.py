@@ -21,7 +21,7 @@ class JournalFigures:
     differ from those of an earlier moment."""
 
     peers: frozenset[PeerId] = frozenset()
-    """The other live members."""
+    """Live members, without this node."""
     answers: int = 0
     """Number of prompts that this node has answered as a gateway since its start. The answers have
     `tokens` tokens in total."""

@@ -95,7 +95,7 @@ class Attention:
     def write(self, memory: torch.Tensor, rows: torch.Tensor) -> None:
         """Write the first T rows (each kv_heads x head_dim) into their slots of keys or values.
 
-        The rest of a tile may hold values of an earlier session. A mask hides them, but a NaN
+        Unused rows of a tile may hold values of an earlier session. A mask hides them, but a NaN
         would spread, so this writes zeros there.
         """
         for first, end in self._unwritten:

@@ -1,6 +1,6 @@
 """The device on which a worker computes, and the ways to it and back.
 
-The same code runs on every device. On the CPU, nothing is copied. An accelerator
+All devices run the same code. On the CPU, nothing is copied. An accelerator
 gets tensors from pinned (page-locked) memory, which its driver reads without a further copy.
 """
 

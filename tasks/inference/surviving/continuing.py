@@ -36,7 +36,7 @@ class Continuation:
 
     def want(self, start: int, stop: int) -> None:
         """Note that the first stage needs tokens. Raises SessionError for a range that does not
-        follow the one before."""
+        follow the previous one."""
         self._given.want(start, stop, MAX_SPAN_TOKENS)
 
     def built(self, place: int, position: int) -> bool:

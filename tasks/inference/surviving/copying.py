@@ -123,7 +123,7 @@ class StageCopies:
             return Reply(Copied(session.copied.get(message.to, 0)).fields())
         except (SessionError, EngineError) as error:
             return Refusal(error.code, error.message)
-        except (CallRefused, LinkClosed) as error:  # the standby refuses, or is gone
+        except (CallRefused, LinkClosed) as error:  # the standby refuses, or has disappeared
             return Refusal("not-copied", error.message)
 
     async def _copy(self, session: StageSession, message: Copy) -> None:

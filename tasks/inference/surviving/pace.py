@@ -8,8 +8,9 @@ from ...defaults import PACE_GROWTH, PACE_MEMORY, SLOW_LEAST, SPAN_DEADLINE, SPA
 class Pace:
     """Predicted time between two messages of one chain. All times are in seconds.
 
-    It is the longest of the latest gaps, because tokens arrive in groups. A gap beyond PACE_GROWTH
-    times the prediction counts as that much, so that one pause does not hide the next one.
+    The prediction is the longest of the latest gaps, because tokens arrive in groups. A gap beyond
+    PACE_GROWTH times the prediction counts as that much, so that one pause does not hide the next
+    one.
     """
 
     def __init__(self, now: float) -> None:

@@ -121,7 +121,7 @@ class Rounds:
     def left(self, peer: PeerId) -> None:
         """Take in that a peer takes part no longer. No round waits for it.
 
-        What it has signed counts as before, and so does it where most peers are counted: else peers
+        Its signatures count as before, and so does it where most peers are counted: else peers
         that sign and leave would be most of those that stay.
         """
         self._here.discard(peer)

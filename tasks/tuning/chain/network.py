@@ -1,8 +1,8 @@
 """A chain of stages for one trainer. The trainer's node passes states on from stage to stage.
 
 A batch is cut into parts, several of which are in progress at once. While a later stage computes
-one part, an earlier one computes the next. What a part's stages return is kept here until the part
-is done, so that any stage can be replaced.
+one part, an earlier one computes the next. The results of a part's stages are kept here until the
+part is done, so that any stage can be replaced.
 """
 
 import hashlib
@@ -247,7 +247,7 @@ class NetworkChain:
     # Parts.
 
     async def _all_parts(self, parts: Sequence[BatchPart], step: _Step) -> None:
-        """Compute the parts that are not done, so many at once that every stage has work."""
+        """Compute the parts that are not done, enough of them at once that every stage has work."""
         places = trio.Semaphore(len(self._stages) + 1)
         async with _Together() as together:
             for part in parts:

@@ -44,7 +44,7 @@ class StageFailed(Exception):
 
 
 class StageCalls:
-    """What the chains of one node ask stages. All methods raise StageFailed."""
+    """Requests of the chains of one node to stages. All methods raise StageFailed."""
 
     def __init__(self, courier: Courier, own: TuningStage) -> None:
         """`own` is this node's stage."""

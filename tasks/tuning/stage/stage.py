@@ -94,7 +94,7 @@ class TuningStage:
         assert self._engine_or_none is not None  # without an engine, no tuning opens
         return self._engine_or_none
 
-    # What a trainer asks for. All methods raise SessionError or EngineError.
+    # Requests of a trainer. All methods raise SessionError or EngineError.
 
     async def open(self, trainer: PeerId, message: Open) -> None:
         """Open a tuning."""
@@ -111,7 +111,7 @@ class TuningStage:
             tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now())
             try:
                 await self._engine.open_tuning(name, order)
-            except BaseException:  # the engine may have opened it although nobody waits for that
+            except BaseException:  # the engine may have opened it all the same
                 with trio.CancelScope(shield=True):
                     await self._engine.close_tuning(name)
                 raise

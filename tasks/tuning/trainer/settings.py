@@ -66,7 +66,7 @@ class TuningSettings(Message, frozen=True):
         return AdapterTerms(self.root, self.rank, self.alpha, False, "F32", self.modules, layers)
 
     def trains(self, name: TensorName) -> bool:
-        """Return whether a tensor is trained. Those that average have one frozen A, so that the
+        """Return whether a tensor is trained. Nodes that average share one frozen A, so that the
         mean of each B is exact."""
         return name.side == "B" or not self.together
 

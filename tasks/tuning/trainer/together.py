@@ -1,7 +1,7 @@
 """A trainer's part in a run with others: when it exchanges, and from which state it continues.
 
-The trainer keeps its optimiser's moments over the rounds, and takes the values of the round. What a
-round is, and how peers agree on it: docs/spec/averaging.md.
+The trainer keeps its optimiser's moments over the rounds, and takes the values of the round. See
+docs/spec/averaging.md for rounds, and for how peers agree on them.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -35,7 +35,7 @@ _DIVERGED: Final = (
 
 @dataclass(slots=True)
 class Company:
-    """What a user sees of the others. `told` is a sentence about the last round, or ""."""
+    """View of the others for the user. `told` is a sentence about the last round, or ""."""
 
     peers: int = 0  # besides this node
     round: int = 0

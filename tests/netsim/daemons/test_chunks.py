@@ -154,7 +154,7 @@ def test_a_member_of_a_private_swarm_is_believed() -> None:
 
 
 def test_a_gateway_of_its_own_finds_nothing() -> None:
-    """The names of one gateway say nothing to another: nobody sees that a prompt was used."""
+    """The names of one gateway say nothing to another: no gateway sees that a prompt was used."""
 
     async def body(world: World) -> None:
         a, b, asker = await replicas(world)

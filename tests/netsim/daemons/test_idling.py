@@ -31,7 +31,7 @@ two links away (ADR 0054), 25 homes send 26,260 packets and 3,663 kB (95 %: 37,3
 cost model (ADR 0056) the 95 % rose to 7,825 kB, and with code of 28 November it is 6,413 kB. Both
 are chance: if all homes start 1, 2, 3 or 4 ms later, the 95 % is 5,663, 6,119, 5,485 and 6,065 kB
 before the cost model, 5,645, 5,987, 5,224 and 6,590 kB with it, and 5,946 and 5,564 kB (1 and 2 ms)
-with the latest code. So whoever exceeds a bound compares several such starts."""
+with the latest code. Compare several such starts before you trust that a bound is exceeded."""
 
 
 def objects() -> int:

@@ -20,8 +20,8 @@ JOINING = {
     100: Pin(2_250, 626_000, 3_375, 1_120_000, 14_200),
     400: Pin(3_650, 1_190_000, 7_200, 3_430_000, 27_000),
 }
-"""Bounds by number of homes, a quarter above the values of 24 November 2026. Those of 25 homes,
-with fewer links (ADR 0034), were 912 packets, 249 kB, 1,384, 392 kB and 5,385 events, those of
+"""Bounds by number of homes, a quarter above the values of 24 November 2026. For 25 homes
+these were, with fewer links (ADR 0034), 912 packets, 249 kB, 1,384, 392 kB and 5,385 events; for
 100 homes 1,799, 500 kB, 2,700, 896 kB and 11,624. Before, they were 1,301 packets, 300 kB, 2,162,
 557 kB and 6,836 events; for 100 homes 1,850, 573 kB, 3,338, 1,115 kB and 11,290; for 400 homes
 2,918, 952 kB, 5,754, 2,739 kB and 21,545. The day before, 25 homes sent 8,808 packets, 2,061 kB,

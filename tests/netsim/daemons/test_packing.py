@@ -43,7 +43,7 @@ def test_a_slow_link_carries_packed_states(rate: float, monkeypatch: pytest.Monk
         texts = []
         for number in range(3):
             began = trio.current_time()
-            # Another beginning, so that no stage has it cached.
+            # The prompt begins differently, so that no stage has it cached.
             answer = await first.generate(f"{number} {PROMPT}", raw=True, max_tokens=4)
             took.append(trio.current_time() - began)
             texts.append(answer["text"])

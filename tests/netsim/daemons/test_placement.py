@@ -247,7 +247,7 @@ def test_without_memory_for_both_a_node_moves_to_a_second_model_and_the_first_on
 
 
 def test_a_node_alone_serves_both_of_its_models_again_after_a_restart() -> None:
-    """It chose one of them, and nobody served the other."""
+    """It chose one of them, and no node served the other."""
 
     async def body(world: World) -> None:
         a = await world.host("a").start(memory="11GiB")

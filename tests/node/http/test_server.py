@@ -317,7 +317,7 @@ async def test_a_body_that_is_too_large(tmp_path: Path) -> None:
 
 
 async def test_a_refused_body_leaves_nothing_behind(tmp_path: Path) -> None:
-    """hypercorn's reader waits for ever if the application ends before it has read the body."""
+    """hypercorn's reader waits without end if the application ends before it has read the body."""
     async with serving(tmp_path) as served:
         head = served.head("POST", "/v1/completions", "Content-Length: 9000000", token="wrong")
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Fetching chunks from one provider, who may lie, hang or be slow."""
+"""Fetching chunks from one provider, which may lie, hang or be slow."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,7 +141,7 @@ async def test_a_liar_is_found_and_nothing_of_it_is_used(what: str, autojump_clo
 async def test_without_the_signature_a_changed_part_would_be_taken(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twin of `signed by another node`: somebody else's bytes are not the provider's word."""
+    """Twin of `signed by another node`: another node's bytes are not the provider's word."""
     monkeypatch.setattr(fetching, "is_signed", lambda *_: True)
     pair = Pair()
     pair.link.twist = _by_another

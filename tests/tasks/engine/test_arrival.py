@@ -94,7 +94,7 @@ def test_exact_parts_continue_as_if_computed(
 def test_a_running_session_is_copied_as_its_blocks_fill(
     computed: Any, checkpoint: Any, driver: Any
 ) -> None:
-    """What a standby gets: from any position on, while spans wait."""
+    """A standby gets parts from any position on, while spans wait."""
     source = b"source".ljust(16, b".")
     standby = driver(checkpoint("Llama").shard())
     target = opened(standby, b"standby", names=b"")

@@ -92,7 +92,7 @@ def through(
     made: Checkpoint, splits: list[Parts], terms: AdapterTerms, values: torch.Tensor, tokens: Any,
     targets: Any, *, dtype: DType = "float32", wire: DType = "float32", results: bool = True,
 ) -> tuple[float, torch.Tensor]:  # fmt: skip
-    """The same through shards of the model."""
+    """Compute loss and derivatives through shards of the model."""
     arch = architecture(made.config)
     rows, length = tokens.shape
     stages = []

@@ -1,4 +1,4 @@
-"""What a config.json says about quantised weights, and the bytes that they take."""
+"""Quantised weights as a config.json describes them, and the bytes that they take."""
 
 import dataclasses
 from typing import Any

@@ -127,7 +127,7 @@ def test_the_list_has_the_families_that_packing_hardly_changes(case: str, checkp
 
 
 def test_the_embedded_model_writes_the_same_text(tmp_path: Path) -> None:
-    """The one trained model here, on words of its kind."""
+    """This is the only trained model here; the prompts have words of its training."""
     folder = ROOT / "shoal" / "models" / "tiny"
     made = Checkpoint(
         None, json.loads((folder / "config.json").read_text()), cut(folder, tmp_path, 1 << 20)

@@ -1,4 +1,4 @@
-"""Choice of rows: everybody is served soon, gateways fairly, and prompts beside running texts."""
+"""Choice of rows: sessions are served soon, gateways fairly, and prompts beside running texts."""
 
 import time
 from collections import Counter, defaultdict
@@ -367,7 +367,7 @@ def test_an_adapter_that_takes_time_leaves_less_for_other_rows() -> None:
 
 
 def test_prompts_advance_beside_the_texts_of_their_gateway_although_it_is_ahead() -> None:
-    """The other gateway's text can never use as much as these texts."""
+    """A text of the second gateway can never use as much as these texts."""
     load = Load(StepCosts(0.01, 0.002, 0.0))
     for number in range(5):
         load.add("big", f"text {number}")
@@ -380,7 +380,7 @@ def test_prompts_advance_beside_the_texts_of_their_gateway_although_it_is_ahead(
 
 
 def test_a_text_that_asks_for_little_may_not_save_up_more_than_a_bound() -> None:
-    """Another gateway's prompts take more time than the text, since a block is their least part."""
+    """Prompts of the second gateway take longer than the text, as a block is their least part."""
     load = Load(StepCosts(0.0, 0.01, 0.0))
     load.add("a", "text a")
     load.add("b", "text b")

@@ -135,7 +135,7 @@ async def test_a_crash_of_a_worker_is_mended_by_itself(autojump_clock: object) -
 
 @pytest.mark.trio
 async def test_stages_may_be_lost_one_after_the_other(autojump_clock: object) -> None:
-    """Also while the state of the one before is rebuilt."""
+    """A second stage is lost while the state of the first is rebuilt."""
     mended = Mended()
     for number, stage in enumerate(mended.stages):
         mended.spares.append(Node(mended.swarm, 80 + number, stage.parts))

@@ -38,7 +38,7 @@ def test_the_next_stage_gets_each_range_once() -> None:
     lack.gave(60)
     lack.want(60, 100, 4096)
     assert lack.wanted == (60, 100)
-    lack.want(0, 100, 4096)  # anew
+    lack.want(0, 100, 4096)  # a fresh start
     for start, stop in ((0, 100), (60, 100), (100, 101)):
         with pytest.raises(SessionError):
             lack.want(start, stop, 4096)

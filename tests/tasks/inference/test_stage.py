@@ -1409,7 +1409,7 @@ async def test_a_session_that_is_preempted_before_its_open_is_answered_is_refuse
 async def test_adapters_that_do_not_exist_leave_places_for_those_that_do(
     autojump_clock: object,
 ) -> None:
-    """Each identity asks as often as it may for adapters that are searched for in vain."""
+    """Each identity asks as often as it may for adapters that are not found."""
     swarm = FakeSwarm((2,))
     stage, known = swarm.stages[0], Node(swarm, 150, None)
     liars = [Node(swarm, number, None) for number in range(201, 231)]

@@ -114,7 +114,7 @@ async def test_a_standby_takes_over_at_its_position(
     await answered.run(deed, at=6.0)
     for spare in standbys:
         assert spare.peer in answered.route
-        # What was copied is not computed again: only the last blocks and the rest of the answer.
+        # Copied blocks are not computed again: only the last blocks and the rest of the answer.
         assert 0 < computed(spare) < 3 * BLOCK + TOKENS < len(PROMPT)
 
 
@@ -345,7 +345,7 @@ async def test_standbys_take_free_memory_only_and_yield_first(autojump_clock: ob
         assert await opens(large) == "no-memory"
         assert await opens(replace(large, tokens=400, soon=400)) == "open"
         before = pair.standby.stage.room(ROOT, pair.standby.engine.parts)
-        assert before >= 990, "standbys use what nobody needs"
+        assert before >= 990, "standbys use memory that no session needs"
         for number in range(2, STANDBYS_OF_ONE):
             assert await opens(pair.standing(session=bytes([number]) * 16, soon=1)) == "open"
         more = pair.standing(session=b"m" * 16, soon=1)

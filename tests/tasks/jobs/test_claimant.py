@@ -661,7 +661,7 @@ def test_a_claimant_that_expects_nothing_is_not_hedged() -> None:
     desk.now += LEASE - 1
     assert desk.next() is None
     desk.now += 1
-    assert desk.next() is not None and not desk.claimant.hedges(job), "its lease is over"
+    assert desk.next() is not None and not desk.claimant.hedges(job), "its lease has expired"
 
 
 def test_only_one_other_node_hedges() -> None:

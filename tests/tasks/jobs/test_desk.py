@@ -445,7 +445,7 @@ async def test_the_results_of_a_cancelled_job_do_not_come_back(
         await trio.sleep(2)
         assert not made.desk.knows(job) and not list(made.desk.results)
         await trio.sleep(defaults.TIDY + 1)
-        assert not made.desk._cancelled, "ids of pieces that are gone are forgotten"
+        assert not made.desk._cancelled, "ids of pieces that no longer exist are forgotten"
 
 
 async def test_cancelling_a_job_removes_all_its_pieces(world: World) -> None:

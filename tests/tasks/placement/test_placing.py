@@ -222,7 +222,7 @@ def test_hundreds_of_swarms_fill_their_holes() -> None:
 
 
 def test_members_are_as_fast_as_they_measured() -> None:
-    """What a member measured with its shard counts more than what its probe said."""
+    """A measurement of a shard counts more than the probe of its node."""
     slow = DeviceSpeed("cpu", "", 10**9, 1e10, 1e11, 1e11, 4)
     member = record("b", Aim(ROOT, 0, 3, Rank.HOLDS), (0, 3))
     member = replace(member, capacity=replace(member.capacity, devices=(slow,)))

@@ -620,7 +620,7 @@ async def test_two_slots_never_take_the_same_model(autojump_clock: object) -> No
         wanted(2)
         await trio.sleep(100)
         assert len(world.shards()) == 2
-        # Another node serves the second model. A slot becomes free after a long time.
+        # The second model is served by a peer. A slot becomes free after a long time.
         served = world.shards()[1].root
         shard = ShardRecord(served, True, 0, 2, True, "float32", 100)
         world.directory.put(record_of(low, shards=(shard,)))

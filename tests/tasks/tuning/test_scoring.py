@@ -1,4 +1,4 @@
-"""Losses of texts: which tokens count, and what is asked of a chain."""
+"""Losses of texts: which tokens count, and which requests a chain gets."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager

@@ -24,7 +24,7 @@ NO_CHANGES: Final[Changes] = {}
 
 @dataclass(slots=True)
 class Kept:
-    """What a forward pass has kept of one layer: its input, and perhaps results of products.
+    """Values that a forward pass keeps of one layer: its input, and perhaps results of products.
 
     All are positions x values: `x` the input, `heads` queries, keys and values, `attended` the
     result of attention, `mixed` its product, `gate_up` gates and ups, `output` what the

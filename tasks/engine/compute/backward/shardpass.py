@@ -43,7 +43,7 @@ class TunedAdapter:
 
 @dataclass(slots=True)
 class KeptPass:
-    """What a forward pass has kept: of each layer its input and perhaps more."""
+    """Values that a forward pass keeps: of each layer its input and perhaps more."""
 
     layers: list[Kept] = field(default_factory=list)
 
