@@ -39,9 +39,9 @@ from .session import (
     Change,
     Close,
     Open,
+    SessionChanged,
+    SessionClosed,
     SessionOpened,
-    parse_changed,
-    parse_closed,
     parse_dtype,
     parse_opened,
     stage_code,
@@ -237,7 +237,7 @@ class Chains:
         timeout = max(CHANGE_TIMEOUT, WATCH_ROUND_TRIPS * before.answered.get(peer, 0.0))
         try:
             call = "session.change", message.header(), b"", timeout
-            rest.note(place, parse_changed(await self._ask(peer, *call)).have)
+            rest.note(place, SessionChanged.parse(await self._ask(peer, *call)).have)
         except (CallRefused, LinkClosed, SessionError) as error:
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             raise StageRefused(peer, SessionError(code, error.message)) from None
@@ -347,7 +347,7 @@ class Chains:
             with suppress(CallRefused, LinkClosed, SessionError):
                 known = names if run.places.get(peer, MAX_STAGES) <= run.named else b""
                 reply = await self._ask(peer, "session.close", header, known, CLOSE_TIMEOUT)
-                for link in parse_closed(reply).slow:
+                for link in SessionClosed.parse(reply).slow:
                     self._note_slow(run, peer, *link)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):

@@ -14,10 +14,8 @@ from typing import Annotated, Self
 from msgspec import Meta
 from msgspec.structs import astuple, replace
 
-from ...transport.decoding import typed
-from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
-from ...transport.message import Message, Natural, Root
+from ...transport.message import Natural, Root
 from ..defaults import (
     MAX_AHEAD,
     MAX_POSITIONS,
@@ -30,6 +28,7 @@ from ..defaults import (
 from ..engine.activations.layout import Activations
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
+from ..message import HeaderMessage
 
 SESSION_BYTES = 16
 VEIL_BYTES = 16
@@ -66,22 +65,10 @@ _Rate = Annotated[float, Meta(gt=0.0, le=1e12)]
 _Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
-class SessionMessage(Message, frozen=True):
+class SessionMessage(HeaderMessage, frozen=True):
     """Base of all messages of a session."""
 
     session: Annotated[bytes, Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
-
-    def header(self) -> dict[str, object]:
-        """Return the fields as the header of a call or post."""
-        return self.fields()
-
-    @classmethod
-    def parse(cls, header: Mapping[str, object]) -> Self:
-        """Decode and check an untrusted header. Raises BadMessage if it is invalid."""
-        try:
-            return typed(cls, header)
-        except Undecodable as error:
-            raise BadMessage(str(error)) from None
 
 
 class EpochMessage(SessionMessage, frozen=True):
@@ -306,7 +293,7 @@ class Close(SessionMessage, frozen=True):
     length: _Position = 0  # 0: unknown
 
 
-class Probe(Message, frozen=True):
+class Probe(HeaderMessage, frozen=True):
     """`stage.probe`: a question for the load of one shard, and for one prompt.
 
     The payload has names of the beginnings of the prompt, `every` positions apart.
@@ -324,20 +311,12 @@ class Probe(Message, frozen=True):
         """Return the fields as the header of a call."""
         return self.fields() | {"parts": astuple(self.parts)}
 
-    @classmethod
-    def parse(cls, header: Mapping[str, object]) -> Self:
-        """Decode and check an untrusted header. Raises BadMessage if it is invalid."""
-        try:
-            return typed(cls, header)
-        except Undecodable as error:
-            raise BadMessage(str(error)) from None
-
     def check(self) -> None:
         """Raise ValueError if the layers are not in order."""
         self.parts.check()
 
 
-class SessionOpened(Message, frozen=True):
+class SessionOpened(HeaderMessage, frozen=True):
     """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
     `activations` repeats how it sends and expects hidden states. `drafts`: whether it computes
     windows of drafts for this session."""
@@ -347,14 +326,14 @@ class SessionOpened(Message, frozen=True):
     drafts: bool = False
 
 
-class SessionClosed(Message, frozen=True):
+class SessionClosed(HeaderMessage, frozen=True):
     """Reply to `session.close`. `slow` are the links to next stages that have lately been too slow
     for exact hidden states: the peer and the rate in byte/s of each."""
 
     slow: Annotated[tuple[tuple[_Peer, _Rate], ...], Meta(max_length=MAX_STAGES)] = ()
 
 
-class StageLoad(Message, frozen=True):
+class StageLoad(HeaderMessage, frozen=True):
     """Reply to `stage.probe`: how busy a shard is now.
 
     `room` is the number of positions that one more session of the asking gateway may have.
@@ -372,44 +351,20 @@ class StageLoad(Message, frozen=True):
     cached: _Position = 0
     back: _Seconds = 0.0
 
-    @classmethod
-    def parse(cls, header: Mapping[str, object]) -> Self:
-        """Decode and check an untrusted reply. Raises BadMessage if it is invalid."""
-        try:
-            return typed(cls, header)
-        except Undecodable as error:
-            raise BadMessage(str(error)) from None
 
-
-class SessionChanged(Message, frozen=True):
+class SessionChanged(HeaderMessage, frozen=True):
     """Reply to `session.change`. `have` is the number of positions of which the stage has the
     state."""
 
     have: Natural
 
 
-def parse_changed(header: Mapping[str, object]) -> SessionChanged:
-    """Decode the reply to `session.change`. Raises BadMessage if it is invalid."""
-    try:
-        return typed(SessionChanged, header)
-    except Undecodable as error:
-        raise BadMessage(str(error)) from None
-
-
-class StageState(Message, frozen=True):
+class StageState(HeaderMessage, frozen=True):
     """Reply to `session.state`. `waiting` is the number of the session's spans that the engine has
     not answered yet, `others` that of the other sessions for which it has work."""
 
     waiting: Natural
     others: Natural
-
-
-def parse_state(header: Mapping[str, object]) -> StageState:
-    """Decode a stage's state from the header of a reply. Raises BadMessage if it is invalid."""
-    try:
-        return typed(StageState, header)
-    except Undecodable as error:
-        raise BadMessage(str(error)) from None
 
 
 def parse_opened(
@@ -420,23 +375,12 @@ def parse_opened(
     Raises BadMessage if the reply is invalid, if the prefix is longer than `tokens`, or if the
     stage has not agreed to `activations`.
     """
-    try:
-        opened = typed(SessionOpened, header)
-    except Undecodable as error:
-        raise BadMessage(str(error)) from None
+    opened = SessionOpened.parse(header)
     if opened.cached > tokens:
         raise BadMessage(f"`cached` is more than the session's {tokens} tokens")
     if opened.activations != activations:
         raise BadMessage(f"the stage sends `{opened.activations}` hidden states")
     return opened
-
-
-def parse_closed(header: Mapping[str, object]) -> SessionClosed:
-    """Return a reply to `session.close`. Raises BadMessage if it is invalid."""
-    try:
-        return typed(SessionClosed, header)
-    except Undecodable as error:
-        raise BadMessage(str(error)) from None
 
 
 def printable(text: str) -> str:

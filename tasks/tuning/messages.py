@@ -4,19 +4,19 @@ Everything that arrives is decoded here, into bounded types.
 """
 
 import struct
-from collections.abc import Mapping
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
 from msgspec import Meta
 from msgspec.structs import astuple
 
-from ...transport.decoding import read, typed
+from ...transport.decoding import read
 from ...transport.errors import Undecodable
 from ...transport.message import Digest, Message, Natural, Root, pack
 from ..engine.adapters import AdapterTerms
 from ..engine.interface import DType, Parts
 from ..engine.passes import PassOrder
 from ..errors import BadMessage, SessionError
+from ..message import HeaderMessage
 from .defaults import HEAD_BYTES
 
 TUNING_BYTES: Final = 16
@@ -33,22 +33,10 @@ STAGE_CODES: Final = frozenset(_CODES.split())
 """Codes with which a stage refuses. Others become `stage-failed`."""
 
 
-class TuningMessage(Message, frozen=True):
+class TuningMessage(HeaderMessage, frozen=True):
     """Base of all messages of a tuning, which the trainer has named."""
 
     tuning: Annotated[bytes, Meta(min_length=TUNING_BYTES, max_length=TUNING_BYTES)]
-
-    def header(self) -> dict[str, object]:
-        """Return the fields as the header of a call or stream."""
-        return self.fields()
-
-    @classmethod
-    def parse(cls, header: Mapping[str, object]) -> Self:
-        """Decode and check an untrusted header. Raises BadMessage if it is invalid."""
-        try:
-            return typed(cls, header)
-        except Undecodable as error:
-            raise BadMessage(str(error)) from None
 
 
 class Open(TuningMessage, frozen=True):

@@ -12,7 +12,7 @@ from ...defaults import WATCH_ANSWER, WATCH_LOOK, WATCH_PATIENCE, WATCH_ROUND_TR
 from ...errors import BadMessage
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..session import AskState, StageState, parse_state
+from ..session import AskState, StageState
 from .talk import lost_stage
 
 _GONE = frozenset({"unknown-session", "session-closed"})
@@ -62,7 +62,7 @@ class Questions:
         call = peer, "session.state", AskState(run.session, run.epoch, place).header()
         try:
             reply = await self._courier.call(*call, timeout=timeout)
-            found.states[index] = parse_state(reply.header)
+            found.states[index] = StageState.parse(reply.header)
         except BadMessage:
             found.states[index] = _UNKNOWN
         except CallRefused as error:

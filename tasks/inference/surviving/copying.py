@@ -7,18 +7,16 @@ Spec: docs/spec/session.md, *Standbys*.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
 import trio
 from msgspec import Meta
 
-from ....transport.decoding import typed
-from ....transport.errors import CallRefused, LinkClosed, Undecodable
+from ....transport.errors import CallRefused, LinkClosed
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ....transport.lane.frame import Priority
 from ....transport.link.calls import Call, Refusal, Reply
-from ....transport.message import Message
 from ...defaults import (
     COPIES,
     COPY_BYTES,
@@ -34,7 +32,8 @@ from ...engine.errors import EngineError
 from ...engine.interface import Engine, KvRange
 from ...engine.kv.blocks import BLOCK
 from ...engine.kv.parts import KvShape, range_of
-from ...errors import BadMessage, SessionError
+from ...errors import SessionError
+from ...message import HeaderMessage
 from ..courier import Courier
 from ..serving.meetings import Meetings
 from ..session import EpochMessage, SessionMessage
@@ -64,18 +63,10 @@ class Part(SessionMessage, frozen=True):
     index: _Index
 
 
-class Copied(Message, frozen=True):
+class Copied(HeaderMessage, frozen=True):
     """Reply to `session.copy` and `session.part`: the standby has the KV of `have` positions."""
 
     have: _Position
-
-    @classmethod
-    def parse(cls, header: object) -> Self:
-        """Decode and check an untrusted reply. Raises BadMessage if it is invalid."""
-        try:
-            return typed(cls, header)
-        except Undecodable as error:
-            raise BadMessage(str(error)) from None
 
 
 class StageCopies:

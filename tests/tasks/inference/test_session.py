@@ -20,10 +20,10 @@ from shoal.tasks.inference.session import (
     Probe,
     Quiet,
     SampledToken,
+    SessionClosed,
     SpanMessage,
     SpanProgress,
     pack_tokens,
-    parse_closed,
     parse_opened,
     stage_code,
     unpack_states,
@@ -216,12 +216,12 @@ def test_a_stage_agrees_to_how_hidden_states_travel() -> None:
 
 
 def test_a_close_tells_the_rates_of_slow_links() -> None:
-    assert parse_closed({}).slow == ()
-    assert parse_closed({"slow": [["peer", 5.0]]}).slow == (("peer", 5.0),)
+    assert SessionClosed.parse({}).slow == ()
+    assert SessionClosed.parse({"slow": [["peer", 5.0]]}).slow == (("peer", 5.0),)
     for slow in ([["peer", 0.0]], [["peer", math.inf]], [["peer", math.nan]], [["", 1.0]],
                  [["peer"]], [["peer", 1.0]] * 65, 5):  # fmt: skip
         with pytest.raises(BadMessage):
-            parse_closed({"slow": slow})
+            SessionClosed.parse({"slow": slow})
 
 
 @pytest.mark.parametrize("values", [(), (1.0,), (1.0, 2.0, 3.0), (1.0, math.nan), (math.inf, 0.0)])
