@@ -45,7 +45,8 @@ from shoal.tasks.tuning.trainer.settings import TuningSettings, Wishes, settle
 from shoal.transport.host.real import RealHost
 
 MEASURES = (
-    "tasks", "node", "cli", "state", "dht", "transport", "bench/peers/peft_speed_side.py",
+    "tasks", "node", "cli", "state", "dht", "transport", "bench/peers/peft_side.py",
+    "bench/peers/peft_speed_side.py",
 )  # fmt: skip
 
 GOAL: Final = 0.5

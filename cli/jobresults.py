@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self, TypeAlias
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 import click
 
 from . import defaults, render
 from .errors import CommandError
 from .options import data_flag
-from .progress import WaitingStatus
+from .progress import Display, WaitingStatus
 
 if TYPE_CHECKING:
     from ..node.control.messages.jobs import (
@@ -157,7 +156,7 @@ def follow(data: Path, job: str) -> "WrittenJob":
                 time.sleep(defaults.JOBS_RESTART_LOOK)
 
 
-class _Progress:
+class _Progress(Display):
     """Shows the progress: as one changing line on a terminal, and elsewhere as one line every
     JOBS_PROGRESS_PAUSE seconds."""
 
@@ -165,19 +164,13 @@ class _Progress:
         self._waiting: WaitingStatus | None = None
         self._said = time.monotonic()
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
         self._waiting = WaitingStatus()
-        self._waiting.__enter__()
-        return self
+        self._waiting.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._waiting is not None:
-            self._waiting.__exit__(kind, error, trace)
+            self._waiting.close()
 
     def show(self, done: int, total: int, failed: int) -> None:
         """Show that `done` of `total` results have arrived, `failed` of which are errors."""

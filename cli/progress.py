@@ -1,6 +1,7 @@
 """Shows progress on standard error: with rich on a terminal, as plain lines elsewhere."""
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -15,24 +16,12 @@ if TYPE_CHECKING:
 WIDE = 72  # columns that a terminal needs for a bar beside the figures
 
 
-class Bar:
-    """Progress bar that counts bytes. It shows nothing if standard error is not a terminal."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
+class Display(ABC):
+    """Something that is shown on standard error within a `with` block."""
 
     def __enter__(self) -> Self:
         self.open()
         return self
-
-    def open(self) -> None:
-        """Show the bar, without progress yet."""
-        if sys.stderr.isatty():
-            self._progress = _bar_on_terminal()
-            self._task = self._progress.add_task(self._label, total=None)
-            self._progress.start()
 
     def __exit__(
         self,
@@ -42,8 +31,30 @@ class Bar:
     ) -> None:
         self.close()
 
+    @abstractmethod
+    def open(self) -> None:
+        """Show it, without content yet."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Remove the bar from the screen."""
+        """Remove it from the screen."""
+
+
+class Bar(Display):
+    """Progress bar that counts bytes. It shows nothing if standard error is not a terminal."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def open(self) -> None:
+        if sys.stderr.isatty():
+            self._progress = _bar_on_terminal()
+            self._task = self._progress.add_task(self._label, total=None)
+            self._progress.start()
+
+    def close(self) -> None:
         if self._progress is not None:
             self._progress.stop()
 
@@ -99,7 +110,7 @@ def sizes(done: float, total: float | None, speed: float | None) -> str:
     return f"{render.size(done)} of {render.size(total)}{rate}"
 
 
-class WaitingStatus:
+class WaitingStatus(Display):
     """Shows what the command waits for: as one changing line on a terminal, and elsewhere as a line
     for each change."""
 
@@ -107,20 +118,14 @@ class WaitingStatus:
         self._status: Status | None = None
         self._shown: Sequence[str] = ()
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
         if sys.stderr.isatty():
             from rich.console import Console
 
             self._status = Console(stderr=True).status("starting")
             self._status.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._status is not None:
             self._status.stop()
 

@@ -4,11 +4,11 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from . import defaults, render
 from .chart import chart
+from .progress import Display
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -176,7 +176,7 @@ def figures(item: "TuningView") -> str:
     return " · ".join(parts)
 
 
-class TuningBar:
+class TuningBar(Display):
     """Progress of a fine-tuning on standard error: a bar on a terminal, and elsewhere a line every
     few seconds and whenever the state changes."""
 
@@ -185,7 +185,7 @@ class TuningBar:
         self._task: TaskID | None = None
         self._said = (0.0, "", False)
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
@@ -197,14 +197,8 @@ class TuningBar:
             )  # fmt: skip
             self._task = self._progress.add_task("", total=None, figures="")
             self._progress.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._progress is not None:
             self._progress.stop()
 
