@@ -19,7 +19,8 @@ from shoal.state.views.jobs import (
     job_id,
     new_claim,
 )
-from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
+from shoal.tasks.jobs.claimant import Claimant
+from shoal.tasks.jobs.crew import WorkerRing, patience
 from shoal.tasks.jobs.defaults import HEDGE_LEAST, HEDGE_TIMES
 from shoal.transport.identity import Identity, PeerId
 

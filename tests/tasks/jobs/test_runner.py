@@ -17,8 +17,8 @@ from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
 from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.claimant import Claimant, WorkerRing
-from shoal.tasks.jobs.crew import IdleTime
+from shoal.tasks.jobs.claimant import Claimant
+from shoal.tasks.jobs.crew import IdleTime, WorkerRing
 from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.kinds.rows import check_output
 from shoal.tasks.jobs.kinds.table import KINDS
