@@ -258,6 +258,7 @@ JOB_ROWS = 64  # rows of one piece
 JOB_PRIORITY = 5  # of a job that names none
 MAX_PRIORITY = 9
 MAX_DEADLINE = 2**40  # seconds since 1970
+CLAIM_KEPT_BYTES = 40  # root of a blob, and its size
 MAX_CLAIM_TAKES = 86_400  # seconds
 MAX_ATTEMPT = 2**16
 MAX_STEP = 2**32

@@ -26,7 +26,8 @@ from shoal.state.views.jobs import (
     job_id,
 )
 from shoal.state.views.views import Views
-from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
+from shoal.tasks.jobs.claimant import Claimant
+from shoal.tasks.jobs.crew import WorkerRing, patience
 from shoal.transport.identity import PeerId, public_key_of
 
 from .replicanode import ReplicaNode, at_once, opened_once

@@ -67,6 +67,8 @@ class Claim:
     step: int = 0  # progress; only grows
     result: bytes = b""  # if done: a small result, or a reference to a large one
     takes: int = 0  # seconds that the claimant expects the work to take; 0: unknown
+    kept: bytes = b""  # names the blob with the work up to `step`; see docs/spec/jobs.md
+    left: bool = False  # the claimant has stopped; only `step` and `kept` count
     hash: bytes = field(repr=False, default=b"")
 
     @property
@@ -100,6 +102,7 @@ def new_claim(
     step: int = 0,
     result: bytes = b"",
     takes: int = 0,
+    kept: bytes = b"",
 ) -> Claim:
     """Return a claim with its hash. `attempt`, `step` and `takes` are clamped to their limits."""
     return Claim(
@@ -110,6 +113,7 @@ def new_claim(
         step=min(max(step, 0), defaults.MAX_STEP),
         result=result if done else b"",
         takes=min(max(takes, 0), defaults.MAX_CLAIM_TAKES),
+        kept=b"" if done else kept,
         hash=claim_hash(job, claimant),
     )
 
@@ -121,6 +125,10 @@ def claim_fact(claim: Claim) -> Mapping[str, object]:
         fact["step"] = claim.step
     if claim.takes:
         fact["takes"] = claim.takes
+    if claim.kept:
+        fact["kept"] = claim.kept
+    if claim.left:
+        fact["left"] = True
     if claim.done:
         fact |= {"done": True, "result": claim.result}
     return fact
@@ -192,6 +200,7 @@ class _Entry:
     heap: list[Claim] = field(default_factory=list)
     refused: tuple[Claim, ...] = ()  # claims that do not count, taken from the heap
     live: int = 0  # number of current claims in both
+    left: tuple[Claim, ...] = ()  # current claims of nodes that have stopped
 
 
 class Jobs(View[str, Job | Claim, JobStanding]):
@@ -241,6 +250,15 @@ class Jobs(View[str, Job | Claim, JobStanding]):
         found = [] if entry is None else [*entry.heap, *entry.refused]
         return sorted(filter(self._lives, found), key=lambda claim: claim.rank)
 
+    def kept_of(self, job: str) -> list[Claim]:
+        """Return the claims that name a blob with unfinished work, the one with the most work
+        first."""
+        entry = self._entries.get(job)
+        found = [] if entry is None else [*filter(self._lives, entry.heap), *entry.left]
+        refused = () if entry is None or entry.standing.job is None else entry.standing.job.refused
+        kept = [claim for claim in found if claim.kept and claim.claimant not in refused]
+        return sorted(kept, key=lambda claim: (-claim.step, claim.rank))
+
     def claim_by(self, claimant: PeerId, job: str) -> Claim | None:
         """Return a node's claim on a job, or None if it has none."""
         found = self._said(FeedName(claimant, CLAIMS, 0)).get(job)
@@ -270,6 +288,8 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             step=read_whole(value.get("step", 0), defaults.MAX_STEP),
             result=read_bytes(value.get("result", b""), defaults.JOB_RESULT_BYTES) if done else b"",
             takes=read_whole(value.get("takes", 0), defaults.MAX_CLAIM_TAKES),
+            kept=b"" if done else read_bytes(value.get("kept", b""), defaults.CLAIM_KEPT_BYTES),
+            left=not done and value.get("left") is True,
             hash=claim_hash(job, name.author),
         )
 
@@ -281,8 +301,12 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             entry = self._entries[key] = _Entry(JobStanding(key, None, None))
         job = entry.standing.job
         if name.kind == CLAIMS:
-            entry.live += (new is not None) - (old is not None)
-            if isinstance(new, Claim):
+            entry.live += _counts(new) - _counts(old)
+            if entry.left:
+                entry.left = tuple(claim for claim in entry.left if claim is not old)
+            if isinstance(new, Claim) and new.left:
+                entry.left += (new,)
+            elif isinstance(new, Claim):
                 heappush(entry.heap, new)
         else:
             job = new if isinstance(new, Job) else None
@@ -325,7 +349,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             del self._in[was][standing.id]
         if now is not JobState.UNKNOWN:
             self._in[now][standing.id] = None
-        elif not entry.live:
+        elif not entry.live and not entry.left:
             del self._entries[standing.id]
         if before != standing:
             self._tell(standing.id)
@@ -348,6 +372,11 @@ class Jobs(View[str, Job | Claim, JobStanding]):
         self._held[author] += change * (state is JobState.CLAIMED)
         if not self._held[author]:
             del self._held[author]
+
+
+def _counts(claim: Job | Claim | None) -> bool:
+    """Return whether a claim holds its job or ends it."""
+    return isinstance(claim, Claim) and not claim.left
 
 
 def job_id(author: PeerId, nonce: bytes) -> str:

@@ -15,9 +15,7 @@ takes one of the author for which it has begun the least work (`fairness.py`). I
 an author, and one of its jobs has waited for long, that job comes before all others.
 """
 
-import hashlib
 import math
-from bisect import bisect, bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from ...state.errors import FeedFull
 from ...state.views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
 from ...transport.identity import PeerId
 from . import defaults
+from .crew import WorkerRing
 from .fairness import FairQueue, Order
 
 Urgency = tuple[int, Order, bytes]
@@ -38,8 +37,6 @@ jobs, and a hash that differs between nodes. The lowest comes first."""
 # node or another one inherits; held by a claimant that shows no progress; held by one that is much
 # later than it expected.
 _RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN, _HEDGED = range(8)
-_POINT_DOMAIN = b"shoal/share/1 "
-_POINT_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -49,6 +46,7 @@ class _Run:
     claim: Claim
     stubborn: bool  # other open claims do not stop it, only a completed one
     hedge: bool = False  # another node works on it too, and the claim is written at the end
+    doubted: Claim | None = None  # the other node's claim, whose progress is to be checked first
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,70 +62,11 @@ class _Seen:
     """The claim that currently holds a job, with times by this node's clock in seconds."""
 
     claim: Claim
-    since: float  # when the winning claim last changed
-    first: float  # since when any node has held the job
+    since: float  # when the claimant began, or last named a blob with more work
+    first: float  # since when any node has held the job without proven progress
     begun: float  # since when this claimant has held it
-
-
-def patience(silent: int, workers: int) -> float:
-    """Return how long, in seconds, to assume that a silent worker is still working.
-
-    `silent` of `workers` recently live workers do not answer. If these are many, the network may be
-    partitioned, and the time is long. If they are few, they have probably ended, and the time is
-    short.
-    """
-    few = max(1, int(workers * state_defaults.CLAIM_FEW))
-    return state_defaults.CLAIM_PATIENCE[silent > few]
-
-
-class WorkerRing:
-    """Consistent-hash ring that assigns each job a preferred worker.
-
-    All nodes know about the same workers, even on different sides of a partition. If each worker
-    begins with the jobs that the ring assigns to it, both sides rarely do the same job. The ring is
-    only a preference: a worker that has none of its own jobs left does jobs of others, and the next
-    worker on the ring inherits the jobs of a dead one. Each worker has SHARE_POINTS points on the
-    ring.
-    """
-
-    def __init__(self) -> None:
-        self._points: list[tuple[int, PeerId]] = []
-        self._workers: set[PeerId] = set()
-
-    def __contains__(self, peer: PeerId) -> bool:
-        return peer in self._workers
-
-    def __len__(self) -> int:
-        return len(self._workers)
-
-    def add(self, peer: PeerId) -> None:
-        """Add a worker to the ring, unless it is there."""
-        if peer not in self._workers:
-            self._workers.add(peer)
-            for point in _points_of(peer):
-                insort(self._points, (point, peer))
-
-    def remove(self, peer: PeerId) -> None:
-        """Remove a worker from the ring, if it is there."""
-        if peer in self._workers:
-            self._workers.remove(peer)
-            for point in _points_of(peer):
-                del self._points[bisect_left(self._points, (point, peer))]
-
-    def heirs(self, job: str) -> Iterator[PeerId]:
-        """Yield the preferred worker of a job, and then its successors on the ring.
-
-        A worker may be yielded several times. `job` is the job's id, a hash in hex.
-        """
-        begin = bisect(self._points, (int(job[: 2 * _POINT_BYTES], 16), PeerId("")))
-        for at in range(len(self._points)):
-            yield self._points[(begin + at) % len(self._points)][1]
-
-
-def _points_of(peer: PeerId) -> Iterator[int]:
-    for number in range(state_defaults.SHARE_POINTS):
-        told = _POINT_DOMAIN + f"{number} {peer}".encode()
-        yield int.from_bytes(hashlib.sha256(told).digest()[:_POINT_BYTES])
+    proven: float  # when the claimant began, or this node last checked that it has done more
+    step: int = 0  # the progress that was proven
 
 
 class Claimant:
@@ -200,12 +139,40 @@ class Claimant:
         be written before the work is done."""
         return self._runs[job].hedge
 
-    def step(self, job: str, step: int) -> Claim:
+    def doubted(self, job: str) -> Claim | None:
+        """Return the claim of another node whose progress must be checked before this node begins
+        the job, or None."""
+        return self._runs[job].doubted
+
+    def judge(self, job: str, step: int, now: float) -> bool:
+        """Record that the doubted claimant of a job has provably done the work up to `step`.
+
+        Return True if that is progress. This node then leaves the job to it. Otherwise the
+        caller begins the job.
+        """
+        run, standing, seen = self._runs[job], self._jobs.get(job), self._seen.get(job)
+        run.doubted = None
+        if seen is not None and step > seen.step:
+            seen.step, seen.since, seen.proven, seen.first = step, now, now, now
+            del self._runs[job]
+            return True
+        if standing is not None and standing.job is not None:
+            self.queue.begin(standing.job.author, self._work(standing.job))
+        return False
+
+    def step(self, job: str, step: int, kept: bytes = b"") -> Claim:
         """Return the claim to write once the work up to `step` is stored safely.
 
-        The claim shows progress, so that other nodes do not try the job.
+        `kept` names the blob that has this work. Without it, the claim shows no progress to
+        other nodes.
         """
-        return self._say(job, step=step)
+        return self._say(job, step=step, kept=kept)
+
+    def leave(self, job: str) -> Claim | None:
+        """Return the claim to write when this node stops working on a job that other nodes can
+        continue, or None if it has stored nothing."""
+        claim = self._runs[job].claim
+        return replace(claim, left=True) if claim.kept else None
 
     def finish(self, job: str, result: bytes) -> Claim:
         """Return the claim to write when the work is done.
@@ -270,7 +237,8 @@ class Claimant:
         unknown = (claim.job for claim in own if self._is_unknown(claim.job))
         self._gone = {job: self._gone.get(job, now) for job in unknown}
         found = [job for job, since in self._gone.items() if now - since >= kept]
-        return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
+        behind = [c.job for c in own if not c.done and self._is_behind(c)]
+        return sorted({*found, *behind})
 
     def _some_jobs(self) -> list[str]:
         """Return the next unfinished jobs to consider.
@@ -372,8 +340,9 @@ class Claimant:
         A claimant that does not answer gets more time, because it may be working behind a
         partition.
         """
-        silent = self._silent(claim.claimant)
-        idle = now - self._seen[job.id].since
+        silent, seen = self._silent(claim.claimant), self._seen[job.id]
+        # One node checks what a claimant has done. The others believe that it has done it.
+        idle = now - (seen.proven if self._is_next(job, claim) else seen.since)
         stuck = silent >= self._patience() if silent else idle >= job.lease
         return stuck or self._is_overdue(job, now)
 
@@ -385,6 +354,10 @@ class Claimant:
         late = defaults.HEDGE_TIMES * claim.takes + defaults.HEDGE_LEAST
         if not claim.takes or now - self._seen[job.id].begun < late:
             return False
+        return self._is_next(job, claim)
+
+    def _is_next(self, job: Job, claim: Claim) -> bool:
+        """Return whether this node is the first live one on the job's ring besides the claimant."""
         for worker in islice(self._shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
             if worker == self._own:
                 return True
@@ -394,7 +367,7 @@ class Claimant:
 
     def _is_overdue(self, job: Job, now: float) -> bool:
         """Return whether a job has been held for so long that progress of its claimants no longer
-        counts."""
+        counts unless it is proven."""
         seen = self._seen.get(job.id)
         most = self._stretch(job) * state_defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
@@ -403,18 +376,34 @@ class Claimant:
         assert standing.job is not None
         attempt = standing.attempt + (place != _RESUMED)
         claim = new_claim(self._own, standing.id, attempt)
+        own = self._jobs.claim_by(self._own, standing.id)
+        if own is not None and own.kept:  # still needed if this run ends before it stores anything
+            claim = replace(claim, step=own.step, kept=own.kept)
         stubborn = attempt >= state_defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
         hedge = place == _HEDGED
-        self._runs[standing.id] = _Run(claim, stubborn or hedge, hedge)
-        self.queue.begin(standing.job.author, self._work(standing.job))
+        other = standing.claim if place == _AGAIN else None
+        doubted = None
+        if other is not None and other.kept and not self._silent(other.claimant):
+            doubted = other
+        else:
+            self.queue.begin(standing.job.author, self._work(standing.job))
+        self._runs[standing.id] = _Run(claim, stubborn or hedge, hedge, doubted)
         self._round = iter(())  # begin a new round, so that turns count at once
         return claim
 
-    def _say(self, job: str, *, done: bool = False, step: int = 0, result: bytes = b"") -> Claim:
+    def _say(
+        self,
+        job: str,
+        *,
+        done: bool = False,
+        step: int = 0,
+        result: bytes = b"",
+        kept: bytes = b"",
+    ) -> Claim:
         run = self._runs[job]
         attempt, takes = run.claim.attempt, run.claim.takes
         run.claim = new_claim(
-            self._own, job, attempt, done=done, step=step, result=result, takes=takes
+            self._own, job, attempt, done=done, step=step, result=result, takes=takes, kept=kept
         )
         return run.claim
 
@@ -439,7 +428,10 @@ class Claimant:
     def _is_behind(self, claim: Claim) -> bool:
         standing = self._jobs.get(claim.job)
         ahead = standing.claim if standing else None
-        return ahead is not None and ahead.claimant != self._own
+        if ahead is None or ahead.claimant == self._own:
+            return False
+        # What this node has left is needed until another one has stored as much.
+        return ahead.done or not claim.left or (bool(ahead.kept) and ahead.step >= claim.step)
 
     def _look(self, job: str, standing: JobStanding | None, now: float) -> None:
         """Update the times since when a job has been unclaimed, held, or held by the same claim."""
@@ -454,9 +446,12 @@ class Claimant:
             return
         seen = self._seen.get(job)
         if seen is None:
-            self._seen[job] = _Seen(standing.claim, now, now, now)
+            self._seen[job] = _Seen(standing.claim, now, now, now, now)
         elif seen.claim is not standing.claim:
             before, after = seen.claim, standing.claim
             if (before.claimant, before.attempt) != (after.claimant, after.attempt):
-                seen.begun = now
-            seen.claim, seen.since = after, now
+                seen.begun = seen.since = seen.proven = now
+                seen.step = 0
+            elif after.kept not in (b"", before.kept) and after.step > before.step:
+                seen.since = now
+            seen.claim = after

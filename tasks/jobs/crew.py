@@ -1,6 +1,8 @@
 """The members that do jobs, and the conditions under which this node is one of them."""
 
-from collections.abc import Callable, Collection
+import hashlib
+from bisect import bisect, bisect_left, insort
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import trio
@@ -9,7 +11,9 @@ from ...state import defaults as state_defaults
 from ...state.views.members import Members
 from ...transport.identity import PeerId
 from . import defaults
-from .claimant import WorkerRing, patience
+
+_POINT_DOMAIN = b"shoal/share/1 "
+_POINT_BYTES = 8
 
 
 class IdleTime:
@@ -57,6 +61,67 @@ class WorkTerms:
     """Returns whether the node does any jobs now."""
     accepts: Callable[[PeerId], bool] = lambda author: True
     """Returns whether the node does jobs of this author."""
+
+
+def patience(silent: int, workers: int) -> float:
+    """Return how long, in seconds, to assume that a silent worker is still working.
+
+    `silent` of `workers` recently live workers do not answer. If these are many, the network may be
+    partitioned, and the time is long. If they are few, they have probably ended, and the time is
+    short.
+    """
+    few = max(1, int(workers * state_defaults.CLAIM_FEW))
+    return state_defaults.CLAIM_PATIENCE[silent > few]
+
+
+class WorkerRing:
+    """Consistent-hash ring that assigns each job a preferred worker.
+
+    All nodes know about the same workers, even on different sides of a partition. If each worker
+    begins with the jobs that the ring assigns to it, both sides rarely do the same job. The ring is
+    only a preference: a worker that has none of its own jobs left does jobs of others, and the next
+    worker on the ring inherits the jobs of a dead one. Each worker has SHARE_POINTS points on the
+    ring.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[tuple[int, PeerId]] = []
+        self._workers: set[PeerId] = set()
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._workers
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def add(self, peer: PeerId) -> None:
+        """Add a worker to the ring, unless it is there."""
+        if peer not in self._workers:
+            self._workers.add(peer)
+            for point in _points_of(peer):
+                insort(self._points, (point, peer))
+
+    def remove(self, peer: PeerId) -> None:
+        """Remove a worker from the ring, if it is there."""
+        if peer in self._workers:
+            self._workers.remove(peer)
+            for point in _points_of(peer):
+                del self._points[bisect_left(self._points, (point, peer))]
+
+    def heirs(self, job: str) -> Iterator[PeerId]:
+        """Yield the preferred worker of a job, and then its successors on the ring.
+
+        A worker may be yielded several times. `job` is the job's id, a hash in hex.
+        """
+        begin = bisect(self._points, (int(job[: 2 * _POINT_BYTES], 16), PeerId("")))
+        for at in range(len(self._points)):
+            yield self._points[(begin + at) % len(self._points)][1]
+
+
+def _points_of(peer: PeerId) -> Iterator[int]:
+    for number in range(state_defaults.SHARE_POINTS):
+        told = _POINT_DOMAIN + f"{number} {peer}".encode()
+        yield int.from_bytes(hashlib.sha256(told).digest()[:_POINT_BYTES])
 
 
 class Crew:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, structs
 
+from ...state.defaults import CLAIM_KEPT_BYTES
 from ...state.errors import BadFact
 from ...state.views.view import read_fields
 from ...transport.decoding import read, typed
@@ -41,6 +42,26 @@ class JobOutcome:
     reason: str = ""  # why the answer ended: `stop`, `length` or `context`
     error: str = ""
     message: str = ""
+
+
+class Kept(NamedTuple):
+    """The blob with the unfinished work of a claim: its root and its bytes."""
+
+    root: str
+    size: int
+
+    def packed(self) -> bytes:
+        """Return the `kept` of a claim."""
+        return bytes.fromhex(self.root) + self.size.to_bytes(8)
+
+    @classmethod
+    def read(cls, data: bytes, most: int) -> "Kept":
+        """Decode the `kept` of another node's claim. Raises BadOutcome if it names no blob of at
+        most `most` bytes."""
+        size = int.from_bytes(data[32:])
+        if len(data) != CLAIM_KEPT_BYTES or not 0 < size <= most:
+            raise BadOutcome(f"a claim names no blob of at most {most} bytes")
+        return cls(data[:32].hex(), size)
 
 
 class _Told(Message, frozen=True):

@@ -5,15 +5,15 @@ Spec: docs/spec/jobs.md.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
 from ...state import defaults as state_defaults
-from ...state.views.jobs import Job
+from ...state.views.jobs import Claim, Job
 from ...transport.errors import ShoalError
 from ..errors import NoRoute
 from ..inference.routing import Members
@@ -21,10 +21,10 @@ from . import defaults
 from .crew import IdleTime
 from .errors import BadSpec
 from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services, tokens_of
-from .kinds.rows import Line, error_fields, lines_of, output_line
+from .kinds.rows import Line, check_some_output, error_fields, lines_of, output_line
 from .models import JobModels
 from .places import Places
-from .results import JobOutcome, failed
+from .results import JobOutcome, Kept, failed
 from .shelf import Shelves
 from .spec import JobSpec, read_spec, root_of
 from .speed import JobSpeed, alone_seconds, chain_costs
@@ -36,6 +36,12 @@ NOT_NOW: Final = (
 """Codes of temporary obstacles, which do not count as failures of the job."""
 _SHORTAGES: Final = ("busy", "no-memory", "too-many", "too-many-sessions", "overloaded")
 """Codes of refusals that other rows of this node may have caused."""
+
+
+class Report(Protocol):
+    """Takes the progress of a job, and the name of a blob with the work so far (`Kept`)."""
+
+    def __call__(self, step: int, kept: bytes = b"") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class Workshop:
 
 class RowRunner:
     """`Runner` of the pieces of one kind."""
+
+    moves = False  # outputs of another node would become this node's word
 
     def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
         self.kind = kind.name
@@ -105,7 +113,13 @@ class RowRunner:
         with suppress(BadSpec):  # a stranger's invalid job is ended too
             self._shop.speed.measured((root_of(job.spec), self.kind), predicted, took)
 
-    async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
+    async def proven(self, job: Job, claim: Claim) -> int:
+        """Return how many rows of a piece have an output in the blob that a claim names."""
+        kept, spec = Kept.read(claim.kept, defaults.RESULT_BYTES), read_spec(job.spec)
+        data = await self._shop.shelf.get(kept.root, kept.size)
+        return len(check_some_output(data, job.rows, spec.first, spec.last))
+
+    async def run(self, job: Job, progress: Report) -> JobOutcome:
         """Do a piece and return its outcome. `progress` receives the number of rows done so far.
 
         Raises ShoalError if a later try or another node might succeed.
@@ -128,14 +142,27 @@ class RowRunner:
         return await self._all(job, spec, lines, progress)
 
     async def _all(
-        self, job: Job, spec: JobSpec, lines: list[Line], progress: Callable[[int], None]
+        self, job: Job, spec: JobSpec, lines: list[Line], progress: Report
     ) -> JobOutcome:
         outputs = self._outputs.setdefault(job.id, {})
         self._outputs.move_to_end(job.id)
         try:
-            return await self._rest(job, spec, lines, outputs, progress)
+            async with self._evidence(job, outputs, progress) as evidence:
+                return await self._rest(job, spec, lines, outputs, evidence)
         finally:
             self._trim()
+
+    @asynccontextmanager
+    async def _evidence(
+        self, job: Job, outputs: dict[int, bytes], progress: Report
+    ) -> AsyncIterator["_Evidence"]:
+        """Let other nodes see the progress of a piece until the block ends."""
+        evidence = _Evidence(self._shop.shelf, job.lease, outputs, progress)
+        try:
+            yield evidence
+        finally:
+            with trio.CancelScope(shield=True):
+                await evidence.drop()
 
     def _trim(self) -> None:
         """Forget the oldest outputs: their job may have been cancelled, so that no try follows."""
@@ -150,7 +177,7 @@ class RowRunner:
         spec: JobSpec,
         lines: list[Line],
         outputs: dict[int, bytes],
-        progress: Callable[[int], None],
+        evidence: "_Evidence",
     ) -> JobOutcome:
         """Do the rows that have no output yet."""
         terms = RowTerms(job.id, spec, self._shop.turn, self._shop.services)
@@ -160,7 +187,7 @@ class RowRunner:
         async def one(line: Line) -> None:
             try:
                 outputs[line.number] = output_line(line.number, await self._row(line, terms, made))
-                progress(len(outputs))
+                await evidence.show()
                 if sum(map(len, outputs.values())) > defaults.RESULT_BYTES:
                     nursery.cancel_scope.cancel()  # further rows would be computed for nothing
             except ShoalError as error:
@@ -204,6 +231,42 @@ class RowRunner:
                 places.had_no_room()
             await trio.sleep(defaults.PAUSE)
             await turn.come()
+
+
+class _Evidence:
+    """Proof for other nodes that this node works on a piece: a blob with the outputs so far.
+
+    Most pieces are done before one is due.
+    """
+
+    def __init__(
+        self, shelf: Shelves, lease: float, outputs: Mapping[int, bytes], progress: Report
+    ) -> None:
+        self._shelf = shelf
+        self._outputs = outputs
+        self._progress = progress
+        self._pause = max(defaults.STEP_PAUSE, lease / defaults.STEPS_A_LEASE)
+        self._last = trio.current_time()
+        self._root = ""
+
+    async def show(self) -> None:
+        """Report the progress, with a blob if one is due."""
+        self._progress(len(self._outputs))
+        now = trio.current_time()
+        if now - self._last < self._pause:
+            return
+        self._last, before, many = now, self._root, len(self._outputs)
+        data = b"".join(self._outputs[line] for line in sorted(self._outputs))
+        with suppress(ShoalError):  # without room on the disk, the piece is done all the same
+            self._root = await self._shelf.put(data)
+            self._progress(many, Kept(self._root, len(data)).packed())
+            if before:
+                await self._shelf.drop(before)
+
+    async def drop(self) -> None:
+        """Delete the last blob, which the output replaces."""
+        if self._root:
+            await self._shelf.drop(self._root)
 
 
 class _Made:

@@ -29,7 +29,7 @@ from .desk import JobNode
 from .errors import BadOutcome
 from .fairness import FairQueue
 from .results import JobOutcome, failed, pack_outcome, read_outcome
-from .runner import NOT_NOW
+from .runner import NOT_NOW, Report
 from .shelf import Shelves
 
 Item = TypeVar("Item")
@@ -42,6 +42,8 @@ class Runner(Protocol):
     """Interface of the code that does jobs of one kind."""
 
     kind: str
+    moves: bool
+    """Whether another node can continue the work from what a claim names as `kept`."""
 
     def able(self, job: Job) -> bool:
         """Return whether the job can be done on this node now."""
@@ -59,8 +61,16 @@ class Runner(Protocol):
         """Record that a job has taken `took` seconds, for which `predicted` were predicted."""
         ...
 
-    async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
-        """Do the job and return its outcome. `progress` receives a number that grows with the work.
+    async def proven(self, job: Job, claim: Claim) -> int:
+        """Return how much of the job the blob that a claim names contains, in steps.
+
+        Raises ShoalError if it cannot be fetched or read.
+        """
+        ...
+
+    async def run(self, job: Job, progress: Report) -> JobOutcome:
+        """Do the job and return its outcome. `progress` receives a number that grows with the work,
+        and names a blob with this work from time to time.
 
         Raises ShoalError if a later try or another node might succeed.
         """
@@ -185,7 +195,7 @@ class Worker:
     def _is_open(self, job: str) -> bool:
         """Return whether this node has a claim without a result on the job."""
         claim = self._claimed(job)
-        return claim is not None and not claim.done
+        return claim is not None and not (claim.done or claim.left)
 
     async def _begin(self) -> None:
         """Wait until the claims of earlier runs are known, and process them."""
@@ -321,6 +331,9 @@ class Worker:
 
     async def _do(self, work: _Work) -> None:
         """Claim a job, run it, and write its result into the claim."""
+        doubted = self._claimant.doubted(work.job.id)
+        if doubted is not None and await self._is_backed(work, doubted):
+            return
         if not work.hedge:
             await self._claim(work)
         if not work.hedge and self._claimed(work.job.id) is None:
@@ -331,6 +344,14 @@ class Worker:
         result = await self._result(work, outcome)
         if result is not None:
             self._finish(work, result)
+
+    async def _is_backed(self, work: _Work, claim: Claim) -> bool:
+        """Return whether the blob that a claim names shows progress. The job is then left to the
+        claimant."""
+        step = 0
+        with suppress(ShoalError):  # what cannot be fetched or read proves nothing
+            step = await self._runners[work.job.kind].proven(work.job, claim)
+        return self._claimant.judge(work.job.id, min(step, claim.step), self._host.now())
 
     async def _claim(self, work: _Work) -> None:
         """Write the claim on a job, and wait until it is on disk."""
@@ -367,11 +388,11 @@ class Worker:
         """Run a job once, writing progress into the claim. Raises ShoalError if the try fails."""
         pause = max(defaults.STEP_PAUSE, work.job.lease / defaults.STEPS_A_LEASE)
 
-        def progress(step: int) -> None:
+        def progress(step: int, kept: bytes = b"") -> None:
             now, work.step = self._host.now(), step
-            if now - work.shown >= pause:
+            if kept or now - work.shown >= pause:
                 work.shown = now
-                work.claim = self._claimant.step(work.job.id, max(step, work.claim.step + 1))
+                work.claim = self._claimant.step(work.job.id, step, kept or work.claim.kept)
                 if not work.hedge:
                     self._write(work.claim)
 
@@ -425,9 +446,14 @@ class Worker:
             self._leave_to_others(work)
 
     def _leave_to_others(self, work: _Work) -> None:
-        """Withdraw the claim on a job, and count a failure unless the obstacle was temporary."""
+        """Withdraw the claim on a job, and count a failure unless the obstacle was temporary.
+
+        A job that other nodes can continue is withdrawn with the name of what is stored of it.
+        """
+        moves = self._runners[work.job.kind].moves and not work.hedge
+        left = self._claimant.leave(work.job.id) if moves else None
         self._claimant.give_up(work.job.id, self._host.now(), failed=work.failed)
-        if not work.hedge:
+        if not work.hedge and not (left is not None and self._write(left)):
             self._take_back(work.job.id)
 
     # This node's claims.
@@ -455,7 +481,8 @@ class Worker:
     async def _tidy(self) -> None:
         """Periodically remove outdated claims and their blobs, earlier if the space for claims is
         scarce."""
-        results = {self._blob(claim) for claim in self._jobs.claims_by(self._own)}
+        claims = list(self._jobs.claims_by(self._own))
+        results = {self._blob(claim) for claim in claims} | {c.kept[:32].hex() for c in claims}
         await self._shelf.tidy(results)
         while True:
             await trio.sleep(defaults.TIDY)

@@ -107,6 +107,17 @@ def check_output(data: bytes, rows: int, first: int, last: int) -> list[OutputHe
 
     Raises BadOutcome if there is another number of lines, or one is not in the piece.
     """
+    heads = check_some_output(data, rows, first, last)
+    if len(heads) < rows:
+        raise BadOutcome(f"the output of a job has {len(heads)} lines for {rows} rows")
+    return heads
+
+
+def check_some_output(data: bytes, rows: int, first: int, last: int) -> list[OutputHead]:
+    """Check a part of the output of a piece: lines for some of its rows, in order.
+
+    Raises BadOutcome if there are more lines than rows, or one is not in the piece.
+    """
     heads, before = list[OutputHead](), first - 1
     for line in lines_of(data):
         if len(heads) == rows:
@@ -119,6 +130,4 @@ def check_output(data: bytes, rows: int, first: int, last: int) -> list[OutputHe
             raise BadOutcome(f"the output of a job names line {head.line} out of order")
         before = head.line
         heads.append(head)
-    if len(heads) < rows:
-        raise BadOutcome(f"the output of a job has {len(heads)} lines for {rows} rows")
     return heads

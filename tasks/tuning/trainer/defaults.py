@@ -67,6 +67,9 @@ STARTS = 64  # runs of one fine-tuning, each of which writes a file of events
 # Life.
 RUNNING_AT_ONCE = 2  # fine-tunings of one node that compute; others wait
 TUNINGS = 256  # fine-tunings of one node
-RETRY = (1.0, 60.0)  # seconds until a chain that cannot compute is asked again: first, maximum
+RETRY = (1.0, 60.0)  # seconds until a failed attempt is repeated: first, maximum
+CHAIN_RETRY = 10.0  # … the maximum if a stage has failed
+ROUTE_LOOK = 1.0  # seconds between two looks for a chain, which costs no message
+REFUSALS = 5  # refusals in a row that time does not cure, after which a fine-tuning fails
 FOLLOW_PAUSE = 0.25  # seconds between two events of progress
 SPEED_STEPS = 20  # steps over which the speed is measured

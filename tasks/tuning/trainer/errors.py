@@ -30,6 +30,18 @@ class Diverged(TuningError):
         )
 
 
+class Refused(TuningError):
+    """Every chain refused a step, for a reason that time does not cure."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(
+            "chain-refused",
+            f"the nodes that serve the model refuse its steps (`{code}`): {why}",
+            hint="if one of these nodes has another version of shoal, update it; then "
+            "`shoal finetune resume ID` goes on from the last checkpoint",
+        )
+
+
 class Damaged(TuningError):
     """A file of a fine-tuning is damaged."""
 

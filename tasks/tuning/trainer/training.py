@@ -17,11 +17,12 @@ import trio
 
 from ....transport.errors import ShoalError
 from ....transport.host.seam import Host
+from ...errors import NoRoute
 from ..averaging.lora import ChainJudge
 from ..interface import AdapterTensors, Batch, Gradients, TensorName, TuningChain
 from . import checkpoint, defaults, optimiser
 from .curve import Curve, Point
-from .errors import BadGradients, Diverged
+from .errors import BadGradients, Diverged, Refused
 from .optimiser import Array, Learned, Shapes
 from .order import Order
 from .rows import Rows, counted
@@ -30,6 +31,12 @@ from .together import Company, Joint, Together
 
 T = TypeVar("T")
 _LOOK_ROWS: Final = 16  # held-out rows that are computed at once
+_PERMANENT: Final = (
+    *("bad-adapter", "bad-batch", "bad-message", "bad-token", "too-long", "unsupported"),
+    *("unsupported-model", "bad-result", "not-finite"),
+)
+"""Codes of refusals that a later attempt with the same tensors and rows gets again, unless a node
+is at fault."""
 
 
 @dataclass(slots=True)
@@ -104,8 +111,8 @@ class Training:
         """Run to the end, and return the adapter: the one with the lowest held-out loss, if there
         are held-out rows, else the last one.
 
-        Raises TuningError if a file is damaged, or gradients are refused again and again. When it
-        is cancelled, a checkpoint is written first.
+        Raises TuningError if a file is damaged, or if gradients or the chain's refusals leave no
+        way on. When it is cancelled, a checkpoint is written first.
         """
         rows, learned = await self._host.offload(self._opened)
         self._learned = learned
@@ -273,19 +280,34 @@ class Training:
         raise Diverged(self._learned.step, self._progress.trouble)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do some work, again and again until no stage is missing and the disk has space."""
+        """Do some work, again and again until no stage is missing and the disk has space.
+
+        Raises Refused if a chain has refused it REFUSALS times for a reason that time does not
+        cure.
+        """
         pause, longest = defaults.RETRY
+        refusals = 0
         while True:
             try:
                 found = await work()
+            except NoRoute as error:  # only this node's list of members was asked
+                self._say(error.message)
+                await trio.sleep(defaults.ROUTE_LOOK)
+                continue
             except ShoalError as error:
                 self._say(error.message)
+                code = str(getattr(error, "code", ""))
+                refusals = refusals + 1 if code in _PERMANENT else 0
+                if refusals >= defaults.REFUSALS:
+                    raise Refused(code, error.message) from None
+                longest = defaults.CHAIN_RETRY
             except OSError as error:
                 self._say(f"the disk fails: {(error.strerror or str(error)).lower()}")
+                longest = defaults.RETRY[1]
             else:
                 self._say("")
                 return found
-            await trio.sleep(pause)
+            await trio.sleep(min(pause, longest))
             pause = min(2 * pause, longest)
 
     async def _save(self, learned: Learned) -> bool:

@@ -421,7 +421,7 @@ class Tunings:
 
     async def _arch(self, tuning: Tuning) -> Architecture:
         """Return the architecture of the model, which may have to be fetched first."""
-        pause, longest = defaults.RETRY
+        pause, longest = defaults.RETRY[0], defaults.CHAIN_RETRY
         while True:
             try:
                 return await self._around.arch_of(tuning.plan.settings.root)

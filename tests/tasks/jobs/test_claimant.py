@@ -19,7 +19,8 @@ from shoal.state.views.jobs import (
     job_id,
     new_claim,
 )
-from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
+from shoal.tasks.jobs.claimant import Claimant
+from shoal.tasks.jobs.crew import WorkerRing, patience
 from shoal.tasks.jobs.defaults import HEDGE_LEAST, HEDGE_TIMES
 from shoal.transport.identity import Identity, PeerId
 
@@ -154,11 +155,80 @@ def test_a_held_job_is_left_alone_while_it_progresses() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     for step in range(1, 6):
-        desk.hear(new_claim(OTHER, job, 1, step=step))
+        desk.hear(new_claim(OTHER, job, 1, step=step, kept=blob(step)))
         desk.now += LEASE - 1
+        if (claim := desk.next()) is not None:
+            doubted = desk.claimant.doubted(claim.job)
+            assert doubted is not None and doubted.step == step
+            assert desk.claimant.judge(job, step, desk.now) and not desk.claimant.running
+            assert desk.next() is None
+    desk.now += LEASE
+    assert desk.next() is not None and desk.claimant.judge(job, 5, desk.now)
+    desk.now += LEASE
+    assert desk.next() is not None and desk.claimant.doubted(job) is not None
+    assert not desk.claimant.judge(job, 5, desk.now), "no more than before"
+    assert desk.claimant.running == [job] and desk.claimant.doubted(job) is None
+
+
+def test_progress_without_the_work_does_not_keep_a_job() -> None:
+    """A claimant that only counts has the job for one lease."""
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    for step in range(1, 11):
+        desk.hear(new_claim(OTHER, job, 1, step=step))
+        desk.now += LEASE / 10 - 0.01
         assert desk.next() is None
     desk.now += 1
-    assert desk.next() == new_claim(ME, job, 2)
+    assert desk.next() == new_claim(ME, job, 2) and desk.claimant.doubted(job) is None
+
+
+def test_a_blob_without_the_work_does_not_keep_a_job() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    for step in range(1, 11):
+        desk.hear(new_claim(OTHER, job, 1, step=step, kept=blob(step)))
+        desk.now += LEASE / 10 + 0.01
+    assert desk.next() == new_claim(ME, job, 2) and desk.claimant.doubted(job) is not None
+    assert not desk.claimant.judge(job, 0, desk.now), "no node has the blob"
+    assert desk.claimant.running == [job]
+
+
+def test_one_node_checks_and_the_others_believe() -> None:
+    desk = Desk(ME, OTHER, THIRD)
+    theirs = 0
+    for nonce in range(20):
+        job = desk.submit(nonce)
+        desk.hear(new_claim(OTHER, job, 1))
+        desk.now += LEASE - 1
+        desk.hear(new_claim(OTHER, job, 1, step=1, kept=blob(nonce)))
+        desk.now += 2
+        found = desk.next()
+        first = next(peer for peer in desk.shares.heirs(job) if peer != OTHER)
+        assert (found is not None) == (first == ME)
+        theirs += found is None
+        desk.hear(new_claim(OTHER, job, 1, done=True))
+    assert 0 < theirs < 20
+
+
+def test_work_that_was_left_stays_named_until_another_node_has_as_much() -> None:
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    desk.begin()
+    desk.hear(desk.claimant.step(job, 7, blob(7)))
+    left = desk.claimant.leave(job)
+    desk.claimant.give_up(job, desk.now, failed=False)
+    assert left is not None and not desk.hear(left)
+    standing = desk.jobs.get(job)
+    assert standing is not None and standing.state is JobState.OPEN and standing.claim is None
+    assert [(claim.step, claim.kept) for claim in desk.jobs.kept_of(job)] == [(7, blob(7))]
+    desk.hear(new_claim(OTHER, job, 1))
+    assert desk.claimant.outdated(desk.now) == []
+    desk.hear(new_claim(OTHER, job, 1, step=7, kept=blob(7)))
+    assert desk.claimant.outdated(desk.now) == [job]
+
+
+def blob(number: int) -> bytes:
+    return number.to_bytes(defaults.CLAIM_KEPT_BYTES)
 
 
 def test_a_dead_claimant_does_not_stop_a_job() -> None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 
-from shoal.tasks.jobs.claimant import WorkerRing
+from shoal.tasks.jobs.crew import WorkerRing
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 21)]

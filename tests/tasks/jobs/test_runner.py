@@ -12,13 +12,13 @@ import trio
 
 from shoal.state import defaults as state_defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
+from shoal.state.views.jobs import Job, Jobs, job_fact, job_id, new_claim
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
 from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.claimant import Claimant, WorkerRing
-from shoal.tasks.jobs.crew import IdleTime
+from shoal.tasks.jobs.claimant import Claimant
+from shoal.tasks.jobs.crew import IdleTime, WorkerRing
 from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.kinds.rows import check_output
 from shoal.tasks.jobs.kinds.table import KINDS
@@ -94,9 +94,16 @@ class Node:
         self.shop = Workshop(self.gateway, models, self.shelf, turn, lambda: self.members)
         self.runner = RowRunner(KINDS[kind], self.shop)
         self.steps: list[int] = []
+        self.kept: list[tuple[int, bytes, dict[str, bytes]]] = []  # with the blobs at that time
 
     async def run(self, asked: Job) -> JobOutcome:
-        return await self.runner.run(asked, self.steps.append)
+        return await self.runner.run(asked, self.report)
+
+    def report(self, step: int, kept: bytes = b"") -> None:
+        if kept:
+            self.kept.append((step, kept, dict(self.shelf.blobs)))
+        else:
+            self.steps.append(step)
 
 
 def job(spec: JobSpec | bytes, rows: int = 1, parts: int = 1) -> Job:
@@ -182,6 +189,29 @@ async def test_a_later_try_keeps_what_an_earlier_one_has_done(
     before, node.gateway.lost_after = len(node.gateway.requests), 1000
     assert len(rows_of(await node.run(asked))) == 20
     assert len(node.gateway.requests) - before < 20
+
+
+async def test_long_work_on_a_piece_can_be_proven(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "FIRST_ROWS", 1)
+    monkeypatch.setattr(defaults, "ROWS_AT_ONCE", 1)
+    node, asked = Node(), replace(many(60), lease=60.0)
+    outcome = await node.run(asked)
+    assert 2 <= len(node.kept) <= 3, "a blob every third of the lease"
+    assert node.shelf.blobs == {}, "the output replaces them"
+    for step, kept, blobs in node.kept:
+        assert len(blobs) <= 2
+        node.shelf.blobs = blobs
+        claim = new_claim(PEERS[0], asked.id, 1, step=step, kept=kept)
+        assert await node.runner.proven(asked, claim) == step
+        (root,) = [root for root in blobs if root == kept[:32].hex()]
+        blobs[root] = outcome.text.encode() * 2
+        with pytest.raises(BadOutcome):
+            await node.runner.proven(asked, claim)
+        for bad in (b"", kept[:-1], kept[:32] + bytes(8), kept[:32] + b"\xff" * 8):
+            with pytest.raises(BadOutcome):
+                await node.runner.proven(asked, new_claim(PEERS[0], asked.id, 1, kept=bad))
 
 
 async def test_rows_wait_for_interactive_requests(autojump_clock: object) -> None:

@@ -9,13 +9,14 @@ import pytest
 import trio
 
 from shoal.state import defaults as state_defaults
-from shoal.state.views.jobs import Job, Jobs, JobStanding, JobState, claim_fact, new_claim
+from shoal.state.views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_fact, new_claim
 from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.crew import IdleTime, WorkTerms
 from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.results import JobOutcome, read_outcome
+from shoal.tasks.jobs.runner import Report
 from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
@@ -29,6 +30,7 @@ class Runner:
     """Runner that takes time."""
 
     kind = "sum"
+    moves = False
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -36,6 +38,7 @@ class Runner:
         self.errors: list[Exception] = []  # of the next tries
         self.text = "3"
         self.predicted = defaults.PIECE_TIME
+        self.provable = 0  # steps that the blob of another node's claim proves
         self.claimed: Callable[[str], object] = lambda job: True
 
     def able(self, job: Job) -> bool:
@@ -50,7 +53,11 @@ class Runner:
     def measured(self, job: Job, predicted: float, took: float) -> None:
         pass
 
-    async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
+    async def proven(self, job: Job, claim: Claim) -> int:
+        await trio.sleep(1)
+        return self.provable
+
+    async def run(self, job: Job, progress: Report) -> JobOutcome:
         assert self.claimed(job.id), "the claim is on disk before the work begins"
         self.began.append(job.id)
         for second in range(int(WORK)):
@@ -131,6 +138,23 @@ async def test_one_at_a_time_and_each_once(autojump_clock: object) -> None:
         assert len(made.runner.began) == 1
         await trio.sleep(5 * (WORK + 3))
         assert sorted(made.runner.ended) == sorted(jobs) == sorted(made.runner.began)
+
+
+@pytest.mark.parametrize("provable", [0, 2, 9])
+async def test_a_claimant_has_to_prove_its_progress(autojump_clock: object, provable: int) -> None:
+    """What it has not even claimed does not count."""
+    async with desk() as made:
+        made.runner.provable = provable
+        job = made.state.submit(0, lease=20.0)
+        made.claim(OTHER, job, step=1)
+        await trio.sleep(10)
+        made.claim(OTHER, job, step=2, kept=bytes(40))
+        await trio.sleep(16)
+        assert (made.runner.began == [job]) == (provable == 0)
+        if provable:
+            assert made.state.said("claims", job) == [] and made.worker.at is None
+            await trio.sleep(22)
+            assert made.runner.began == [job], "no more than before"
 
 
 async def test_progress_keeps_the_lease(autojump_clock: object) -> None:

@@ -17,7 +17,7 @@ from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.trainer import checkpoint, defaults
 from shoal.tasks.tuning.trainer.curve import Curve
-from shoal.tasks.tuning.trainer.errors import Damaged, Diverged
+from shoal.tasks.tuning.trainer.errors import Damaged, Diverged, Refused
 from shoal.tasks.tuning.trainer.rows import Row, RowsWriter, file_digest
 from shoal.tasks.tuning.trainer.training import Progress, Task, Training
 from shoal.transport.host.real import RealHost
@@ -195,19 +195,64 @@ async def test_gradients_that_stay_bad_end_it_and_keep_the_checkpoint(
     assert learned is not None and learned.step == 4
 
 
-async def test_it_waits_for_a_chain(run: Run, autojump_clock: Clock) -> None:
+async def test_it_waits_for_a_stage(run: Run, autojump_clock: Clock) -> None:
     await run.prepare()
     said = set[str]()
 
     def disturb(number: int) -> None:
         said.add(run.progress.trouble)
         if 3 <= number <= 8:
-            raise NoRoute("no node has layer 1") if number % 2 else SessionError("busy", "busy")
+            raise SessionError("busy", "busy")
 
     began = trio.current_time()
     await run.run(NumpyChain(disturb))
-    assert trio.current_time() - began >= sum(defaults.RETRY[0] * 2**n for n in range(6))
-    assert {"no node has layer 1", "busy"} <= said and run.progress.step == 12
+    pauses = [min(2**n * defaults.RETRY[0], defaults.CHAIN_RETRY) for n in range(6)]
+    assert trio.current_time() - began >= sum(pauses)
+    assert "busy" in said and run.progress.step == 12
+
+
+async def test_it_goes_on_a_second_after_a_chain_appears(run: Run, autojump_clock: Clock) -> None:
+    """However long there was none: a restarted node's own shard takes minutes to load."""
+    await run.prepare()
+    said = set[str]()
+    there = trio.current_time() + 300.5
+
+    def disturb(number: int) -> None:
+        said.add(run.progress.trouble)
+        if trio.current_time() < there:
+            raise NoRoute("no node has layer 1")
+
+    await run.run(NumpyChain(disturb))
+    assert there <= trio.current_time() <= there + 1
+    assert "no node has layer 1" in said and run.progress.step == 12
+
+
+@pytest.mark.parametrize("code", ["bad-adapter", "unsupported-model", "not-finite"])
+async def test_a_refusal_that_time_does_not_cure_ends_it(
+    run: Run, autojump_clock: Clock, code: str
+) -> None:
+    await run.prepare()
+    refused = list[int]()
+
+    def disturb(number: int) -> None:
+        if number > 4:
+            refused.append(number)
+            raise SessionError(code, "no such projection")
+
+    with pytest.raises(Refused, match=f"{code}.*no such projection") as found:
+        await run.run(NumpyChain(disturb), pause=1e9)
+    assert found.value.code == "chain-refused" and len(refused) == defaults.REFUSALS
+
+
+async def test_one_node_at_fault_does_not_end_it(run: Run, autojump_clock: Clock) -> None:
+    await run.prepare()
+
+    def disturb(number: int) -> None:
+        if number % defaults.REFUSALS:
+            raise SessionError("bad-adapter", "no such projection")
+
+    await run.run(NumpyChain(disturb))
+    assert run.progress.step == 12
 
 
 async def test_a_full_disk_does_not_lose_the_last_checkpoint(
