@@ -22,8 +22,8 @@ class FetchUpdate:
 
 @dataclass(frozen=True, slots=True)
 class FetchState:
-    """Fetch the state after `step`, whose root most of its signers signed. Report by `restored` or
-    `unfetched`."""
+    """Fetch the state after `step` from one of `peers`, which state this root. Report by `restored`
+    or `unfetched`."""
 
     root: str
     step: Step
@@ -69,16 +69,17 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Publish this peer's signature on a step, with the root of the state after it."""
+    """Publish this peer's signature on a step."""
 
     step: Step
-    result: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adopted:
-    """This peer now trains from `state`, after the step `head`. `included` says whether the steps
-    that led here contain this peer's last update."""
+    """This peer now trains from `state`, after the step `head`. Report its root by `stated`.
+
+    `included` says whether the steps that led here contain this peer's last update.
+    """
 
     head: str
     state: OuterState

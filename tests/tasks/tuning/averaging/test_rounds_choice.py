@@ -25,17 +25,17 @@ def test_a_refused_update_needs_most_peers_even_on_another_side() -> None:
     mine = rounds.contributed("11" * 32, Known(vector, 1.0), 10, 0.0)
     now = 100.0
     (compute,) = [each for each in rounds.poll(now) if isinstance(each, Compute)]
-    rounds.computed(compute.step, compute.run(TERMS), "aa" * 32)
+    rounds.computed(compute.step, compute.run(TERMS))
     rounds.poll(now)
     rounds.poll(now + 10)
     assert rounds.head == compute.step.id
     entries = [Entry(me, mine.root, 10), Entry(bad, offer.root, 10)]
     poisoned = step_of(TERMS.id, base, 1, entries)
     for peer in others[:2]:
-        rounds.signed(peer, poisoned, "bb" * 32)
+        rounds.signed(peer, poisoned)
     assert not rounds.poll(now + 20) and rounds.head == compute.step.id
-    rounds.signed(others[2], poisoned, "bb" * 32)
-    rounds.signed(others[3], poisoned, "bb" * 32)
+    rounds.signed(others[2], poisoned)
+    rounds.signed(others[3], poisoned)
     assert any(isinstance(each, Compute) for each in rounds.poll(now + 30))
 
 
@@ -58,8 +58,8 @@ def test_a_round_does_not_wait_for_a_peer_that_left_but_counts_it_in_a_majority(
     assert not any(isinstance(each, Compute) for each in closed(leaves=False).poll(1.0))
     rounds = closed(leaves=True)
     (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, Compute)]
-    rounds.computed(compute.step, compute.run(TERMS), "aa" * 32)
-    rounds.signed(other, compute.step, "aa" * 32)  # on its way when its author left
+    rounds.computed(compute.step, compute.run(TERMS))
+    rounds.signed(other, compute.step)  # on its way when its author left
     rounds.left(other)
     rounds.poll(1.0)
     assert len(rounds.roster(genesis(TERMS.id))) == 3
