@@ -257,8 +257,7 @@ class Volunteers:
         of_round = [
             key
             for key in places
-            if isinstance(fact := member.facts.get(key), Step)
-            and fact.round == action.step.round
+            if isinstance(fact := member.facts.get(key), Step) and fact.round == action.step.round
         ]
         free = [key for key in places if key not in of_round]
         if free:

@@ -49,6 +49,7 @@ from .checks import is_harmless
 from .codecs import Feedback, Vector, decode
 from .errors import AveragingError, BadUpdate
 from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
+from .memory import Memory
 from .outer import OuterState, decode_state, first_state
 from .parcels import Parcels, Size
 from .rounds import Rounds
@@ -140,6 +141,7 @@ class Averager:
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
         self._sent: tuple[str, bytes] | None = None  # this peer's update that no step has yet
+        self._memory = Memory()
         self._poke = trio.Event()
         self._moved = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -314,6 +316,7 @@ class Averager:
         self._node.parcels.keep(self.terms.id, live)
         moved, self._moved = self._moved, trio.Event()
         moved.set()
+        self._wake()  # the others may be further already
 
     async def _take_back(self, data: bytes) -> None:
         """Make an update that no step contains part of the next one."""
@@ -368,7 +371,7 @@ class Averager:
         return self._before[1]
 
     async def _compute(self, action: Compute) -> None:
-        state = await self._node.host.offload(action.run, self.terms)
+        state = await self._node.host.offload(action.run, self.terms, self._memory)
         self.rounds.computed(action.step, state)
 
     async def _hash_state(self, base: Base) -> None:

@@ -236,7 +236,7 @@ class Rounds:
 
     def next_poll(self, now: float) -> float:
         """Return when `poll` must be called again, if nothing is reported before."""
-        times = [at for at in self._asked.values() if at > now]
+        times = [at for at in self._asked.values() if now < at < math.inf]
         if (closing := self.closes_at()) is not None:
             times.append(closing)
         times.extend(at + self.terms.settle for at in self._signed_at.values())
@@ -478,7 +478,7 @@ class Rounds:
         self.ledger.prune(chain[-1].round)
         while len(self._states) > STATES_KEPT:
             self._states.popitem(last=False)
-        recent = {step.base for step in chain[:STATES_KEPT]}
+        recent = {step.base for step in chain[:_COMPUTED]}
         steps = [step for base in recent for step in self.ledger.children(base)]
         live = {entry.root for step in steps for entry in step.entries}
         live |= {offer.root for _, offer in self._on_head()}
