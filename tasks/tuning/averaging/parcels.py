@@ -126,7 +126,7 @@ class Parcels:
 
     async def _receive_chunks(self, stream: Stream, top: Top) -> memoryview:
         """Receive and verify the content. Raises ModelError `bad-digest` or `bad-blob`."""
-        view = memoryview(self._memory.octets(top.size))
+        view = self._memory.octets(top.size).data
         for index, digest in enumerate(top.children):
             chunk = view[index * CHUNK : (index + 1) * CHUNK]
             await _receive_into(stream, chunk)

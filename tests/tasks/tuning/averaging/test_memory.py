@@ -1,7 +1,5 @@
 """Memory that is used again: never while anything can still see it."""
 
-import gc
-
 import numpy as np
 
 from shoal.tasks.tuning.averaging.memory import _SPARE, Memory
