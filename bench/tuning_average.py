@@ -9,7 +9,8 @@ which no round waits for, is computed before the other side's round begins. Hive
 alternate; the first three of each are not counted, because both use their memory again later.
 
 `value` is hivemind's median seconds divided by ours; goal: above 1. `int8` has the same for int8 on
-both sides. `ours_cpu_s` and `hivemind_cpu_s` are the CPU seconds of all processes in a round. Hivemind needs an environment of its own, named by --hivemind or SHOAL_BENCH_HIVEMIND;
+both sides. `ours_cpu_s` and `hivemind_cpu_s` are the CPU seconds of all processes in a round.
+Hivemind needs an environment of its own, named by --hivemind or SHOAL_BENCH_HIVEMIND;
 the default is made once by
 
     python3 -m venv "$HOME/.cache/shoal-bench/hivemind==1.1.12"

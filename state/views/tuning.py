@@ -1,7 +1,7 @@
 """View of runs in which members average what they train: offers, and signatures on steps.
 
 A key is the run's id, and then `here`, `offer`, `state`, or the place of a signature, such as
-`3/0`. What the facts mean is defined in docs/spec/averaging.md. The view only checks types and bounds.
+`3/0`. docs/spec/averaging.md defines the facts. The view only checks types and bounds.
 """
 
 import re

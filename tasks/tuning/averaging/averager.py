@@ -158,7 +158,7 @@ class Averager:
 
     def is_overtaken(self, base: Base) -> bool:
         """Return whether this node continues from another state, because the others have gone on
-        without waiting or because it had a wrong one. Work on `base` would be in vain."""
+        without waiting or because it had a wrong one. No round would apply an update on `base`."""
         return self._base is not base
 
     def seconds_left(self) -> float | None:

@@ -100,7 +100,7 @@ class Rounds:
     def stated(self, peer: PeerId, step: str, root: str) -> None:
         """Take in the root of the state from which a peer trains, which comes after `step`.
 
-        Of this peer's own states, it is the one that others may fetch.
+        Other peers may fetch the state that this peer reports of itself.
         """
         if peer == self.own:
             if step not in self._states:
@@ -219,7 +219,7 @@ class Rounds:
         if step.id in self._states:
             if step.id != self.head:
                 return  # this peer has gone on meanwhile
-            # What it has computed from its own state is wrong, too.
+            # The states that it has computed from its own one are wrong, too.
             later = [key for key, each in self._states.items() if each.state.round > state.round]
             for key in later:
                 del self._states[key]
@@ -316,7 +316,7 @@ class Rounds:
         if self._rejoin is not None:
             if self._rejoin.id != self.head or self.own not in dict(self._on_head()):
                 return [self._adopt(self._rejoin, now)]
-            self._rejoin = None  # the round goes on with the update that this peer has delivered
+            self._rejoin = None  # this peer has delivered, and its update stays in the round
         if lost := self._behind():
             return self._fetch_state(lost, now)
         if (astray := self._astray()) is not None:
