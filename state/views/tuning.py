@@ -1,7 +1,7 @@
 """View of runs in which members average what they train: offers, and signatures on steps.
 
-A key is the run's id, and then `here`, `offer`, or the place of a signature, such as `3/0`. What
-the facts mean is defined in docs/spec/averaging.md. The view only checks types and bounds.
+A key is the run's id, and then `here`, `offer`, `state`, or the place of a signature, such as
+`3/0`. docs/spec/averaging.md defines the facts. The view only checks types and bounds.
 """
 
 import re
@@ -34,6 +34,14 @@ class OfferFact(NamedTuple):
     tokens: int
 
 
+class StateFact(NamedTuple):
+    """The author trains from the state with this root, which it computed or fetched after a step.
+    Both are 64 hex digits."""
+
+    step: str
+    root: str
+
+
 class EntryFact(NamedTuple):
     """One update in a signed step: the public key of its author, its root, its tokens, and whether
     it was refused."""
@@ -46,15 +54,14 @@ class EntryFact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepFact:
-    """The author has computed a step with the state `result` after it."""
+    """The author signs a step."""
 
     round: int
     base: str
     entries: tuple[EntryFact, ...]
-    result: str
 
 
-TuningFact = HereFact | OfferFact | StepFact
+TuningFact = HereFact | OfferFact | StateFact | StepFact
 Subject = tuple[str, PeerId]
 """A run and an author."""
 
@@ -81,13 +88,15 @@ class Tunings(View[Subject, TuningFact, Mapping[str, TuningFact]]):
         _, what = _split(key)
         if what == "here":
             return HereFact()
+        if what == "state":
+            return StateFact(_hex(value.get("step")), _hex(value.get("root")))
         number = read_whole(value.get("round"), defaults.MAX_COUNT, 1)
         base = _hex(value.get("base"))
         if what == "offer":
             tokens = read_whole(value.get("tokens"), defaults.MAX_COUNT, 1)
             return OfferFact(number, base, _hex(value.get("root")), tokens)
         entries = read_each(value.get("entries"), defaults.TUNING_ENTRIES, _entry)
-        return StepFact(number, base, entries, _hex(value.get("result")))
+        return StepFact(number, base, entries)
 
     def _replace(
         self, name: FeedName, key: str, old: TuningFact | None, new: TuningFact | None
@@ -125,13 +134,17 @@ def step_fact(step: StepFact) -> dict[str, object]:
             [entry.key, bytes.fromhex(entry.root), entry.tokens, entry.refused]
             for entry in step.entries
         ],
-        "result": bytes.fromhex(step.result),
     }
+
+
+def state_fact(state: StateFact) -> dict[str, object]:
+    """Return the value of the fact with the root of a state."""
+    return {"step": bytes.fromhex(state.step), "root": bytes.fromhex(state.root)}
 
 
 def _split(key: str) -> tuple[str, str]:
     run, _, what = key.partition("/")
-    if what not in ("here", "offer") and not _PLACE.match(what):
+    if what not in ("here", "offer", "state") and not _PLACE.match(what):
         raise BadFact("a fact about a run has an unknown key")
     return read_root(run), what
 

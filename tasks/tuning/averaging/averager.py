@@ -22,7 +22,14 @@ import trio
 
 from ....state.errors import FeedFull
 from ....state.service import State
-from ....state.views.tuning import TUNING, HereFact, OfferFact, TuningFact
+from ....state.views.tuning import (
+    TUNING,
+    HereFact,
+    OfferFact,
+    StateFact,
+    TuningFact,
+    state_fact,
+)
 from ....transport.errors import ShoalError
 from ....transport.guard import Guard
 from ....transport.host.seam import Host
@@ -42,6 +49,7 @@ from .checks import is_harmless
 from .codecs import Feedback, Vector, decode
 from .errors import AveragingError, BadUpdate
 from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
+from .memory import Memory
 from .outer import OuterState, decode_state, first_state
 from .parcels import Parcels, Size
 from .rounds import Rounds
@@ -133,6 +141,7 @@ class Averager:
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
         self._sent: tuple[str, bytes] | None = None  # this peer's update that no step has yet
+        self._memory = Memory()
         self._poke = trio.Event()
         self._moved = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -148,9 +157,9 @@ class Averager:
         return self._base
 
     def is_overtaken(self, base: Base) -> bool:
-        """Return whether the others have gone on without waiting, so that work on `base` would come
-        too late."""
-        return self._base.step != base.step
+        """Return whether this node continues from another state, because the others have gone on
+        without waiting or because it had a wrong one. No round would apply an update on `base`."""
+        return self._base is not base
 
     def seconds_left(self) -> float | None:
         """Return how many seconds remain until the round closes without this peer, or None if no
@@ -228,9 +237,11 @@ class Averager:
             self.rounds.here(author)
         elif isinstance(fact, OfferFact):
             self.rounds.offered(author, offer_of(fact), now)
+        elif isinstance(fact, StateFact):
+            self.rounds.stated(author, fact.step, fact.root)
         else:
             with suppress(BadUpdate):
-                self.rounds.signed(author, step_of_fact(self.terms.id, fact), fact.result)
+                self.rounds.signed(author, step_of_fact(self.terms.id, fact))
 
     def _set(self, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of this node. A full feed is reported by the state, and delays the round."""
@@ -291,7 +302,7 @@ class Averager:
         for key in places(action.step):
             if self._places.get(key) != action.step.round:
                 self._places[key] = action.step.round
-                self._set(key, fact_of_step(action.step, action.result))
+                self._set(key, fact_of_step(action.step))
                 return
 
     def _adopt(self, action: Adopted) -> None:
@@ -299,10 +310,13 @@ class Averager:
         if self._sent is not None and not action.included:
             self._start(self._node.peer, self._take_back, self._sent[1])
         self._sent = None
+        if not self.rounds.root:
+            self._start(self._node.peer, self._hash_state, self._base)
         live = self.rounds.live_roots() | set(self.rounds.computed_states)
         self._node.parcels.keep(self.terms.id, live)
         moved, self._moved = self._moved, trio.Event()
         moved.set()
+        self._wake()  # the others may be further already
 
     async def _take_back(self, data: bytes) -> None:
         """Make an update that no step contains part of the next one."""
@@ -326,6 +340,7 @@ class Averager:
             data = await self._get(action, Size(1, size))
             state = await self._node.host.offload(decode_state, data, values, rule)
             self.rounds.restored(action.step, state, action.root)
+            self._state_root(action.step.id, action.root)
         except AveragingError:
             self.rounds.unfetched(action.root, self._node.host.now())
 
@@ -356,10 +371,24 @@ class Averager:
         return self._before[1]
 
     async def _compute(self, action: Compute) -> None:
-        state = await self._node.host.offload(action.run, self.terms)
-        data = await self._node.host.offload(state.encode)
-        root = await self._node.parcels.put(self.terms.id, data)
-        self.rounds.computed(action.step, state, root)
+        state = await self._node.host.offload(action.run, self.terms, self._memory)
+        self.rounds.computed(action.step, state)
+
+    async def _hash_state(self, base: Base) -> None:
+        """Hold the checkpoint of a state for peers that join, and publish its root.
+
+        The round does not wait for this, because what a step consists of determines the state.
+        """
+        data = await self._node.host.offload(base.state.encode)
+        if self._base is base:
+            root = await self._node.parcels.put(self.terms.id, data)
+            self._state_root(base.step, root)
+
+    def _state_root(self, step: str, root: str) -> None:
+        """Publish the root of the state after a step, unless this node has gone on since."""
+        if step == self.rounds.head:
+            self.rounds.stated(self._node.peer, step, root)
+            self._set("state", state_fact(StateFact(step, root)))
 
     def _encoded(self, base: Vector, values: Vector) -> bytes:
         """Encode this node's update. Takes long."""

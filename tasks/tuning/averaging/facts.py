@@ -31,13 +31,13 @@ def fact_of_offer(offer: Offer) -> Mapping[str, object]:
     return offer_fact(OfferFact(offer.round, offer.base, offer.root, offer.tokens))
 
 
-def fact_of_step(step: Step, result: str) -> Mapping[str, object]:
+def fact_of_step(step: Step) -> Mapping[str, object]:
     """Return the value of the fact with a signature on a step."""
     entries = tuple(
         EntryFact(public_key_of(each.peer), each.root, each.tokens, each.refused)
         for each in step.entries
     )
-    return step_fact(StepFact(step.round, step.base, entries, result))
+    return step_fact(StepFact(step.round, step.base, entries))
 
 
 def places(step: Step) -> list[str]:

@@ -24,6 +24,7 @@ from ....transport.link.serving import IncomingStream
 from ....transport.link.stream import Stream
 from .defaults import FETCHES, IDLE_SECONDS, LEAST_RATE, SENDS, SENDS_PER_PEER
 from .errors import AveragingError, BadUpdate
+from .memory import Memory
 
 METHOD: Final = "averaging.get"
 _HEAD: Final = 32  # bytes of a top node before the digests
@@ -57,6 +58,7 @@ class Parcels:
         self._host = host
         self._connect = connect
         self._held: dict[str, Parcel] = {}
+        self._memory = Memory()
         self._wanted: dict[str, set[str]] = {}  # by run: roots
         self._serving: Counter[PeerId] = Counter()
         self._room = trio.Semaphore(FETCHES)
@@ -124,12 +126,12 @@ class Parcels:
 
     async def _receive_chunks(self, stream: Stream, top: Top) -> memoryview:
         """Receive and verify the content. Raises ModelError `bad-digest` or `bad-blob`."""
-        view = memoryview(bytearray(top.size))
+        view = self._memory.octets(top.size).data
         for index, digest in enumerate(top.children):
             chunk = view[index * CHUNK : (index + 1) * CHUNK]
             await _receive_into(stream, chunk)
             self.received += len(chunk)
-            if await self._host.offload(digest_of, chunk) != digest:
+            if digest_of(chunk) != digest:  # 0.6 ms: less than a worker thread may keep it waiting
                 raise ModelError("bad-digest", f"a part of {top.root[:16]} has other bytes")
         return view.toreadonly()
 

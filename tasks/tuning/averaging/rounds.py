@@ -62,7 +62,8 @@ class Rounds:
         self.refusals: dict[str, BadUpdate] = {}
         """By root of an update or id of a step: why it was refused."""
         self.diverged: str | None = None
-        """A step after which most peers computed another state than this one."""
+        """The last step after which most signers had another state than this peer. It then fetches
+        theirs."""
         self._states: OrderedDict[str, _Computed] = OrderedDict({self.head: _Computed(start, "")})
         self._offers: dict[PeerId, Offer] = {}
         self._updates: dict[str, Known] = {}
@@ -87,9 +88,25 @@ class Rounds:
         return self._states[self.head].state
 
     @property
+    def root(self) -> str:
+        """The root of that state's checkpoint, or "" if it was not reported yet."""
+        return self._states[self.head].root
+
+    @property
     def computed_states(self) -> Mapping[str, OuterState]:
         """The states that this peer has computed or fetched, by the roots of their checkpoints."""
         return {each.root: each.state for each in self._states.values() if each.root}
+
+    def stated(self, peer: PeerId, step: str, root: str) -> None:
+        """Take in the root of the state from which a peer trains, which comes after `step`.
+
+        Other peers may fetch the state that this peer reports of itself.
+        """
+        if peer == self.own:
+            if step not in self._states:
+                return
+            self._states[step].root = root
+        self.ledger.state(peer, step, root)
 
     def roster(self, base: str) -> frozenset[PeerId]:
         """Return the peers that take part in the round after the step `base`: those that signed
@@ -142,9 +159,9 @@ class Rounds:
         if offer.base == self.head and self._opened is None:
             self._opened = now
 
-    def signed(self, peer: PeerId, step: Step, result: str) -> None:
+    def signed(self, peer: PeerId, step: Step) -> None:
         """Take in a peer's signature."""
-        self.ledger.sign(peer, step, result)
+        self.ledger.sign(peer, step)
 
     def contributed(self, root: str, update: Known, tokens: int, now: float) -> Offer:
         """Take in this peer's own update on `state`, as others decode it. Return its offer."""
@@ -187,12 +204,10 @@ class Rounds:
         self._judging.discard(root)
         self._asked[_judgement(root)] = now + RETRY_SECONDS
 
-    def computed(self, step: Step, state: OuterState, root: str) -> None:
-        """Take in the state after a step, and the root of its checkpoint."""
-        self._states[step.id] = _Computed(state, root)
+    def computed(self, step: Step, state: OuterState) -> None:
+        """Take in the state after a step."""
+        self._states[step.id] = _Computed(state, "")
         self._asked.pop(step.id, None)
-        if self.ledger.result(step.id) not in (None, root) and self._is_majority(step):
-            self.diverged = step.id
 
     def restored(self, step: Step, state: OuterState, root: str) -> None:
         """Take in the fetched state after a step.
@@ -201,6 +216,13 @@ class Rounds:
         """
         if state.round != step.round:
             raise BadUpdate("bad-state", "a state is of another round than its step")
+        if step.id in self._states:
+            if step.id != self.head:
+                return  # this peer has gone on meanwhile
+            # The states that it has computed from its own one are wrong, too.
+            later = [key for key, each in self._states.items() if each.state.round > state.round]
+            for key in later:
+                del self._states[key]
         self._states[step.id] = _Computed(state, root)
         self._asked.pop(root, None)
         self._rejoin = step
@@ -214,7 +236,7 @@ class Rounds:
 
     def next_poll(self, now: float) -> float:
         """Return when `poll` must be called again, if nothing is reported before."""
-        times = [at for at in self._asked.values() if at > now]
+        times = [at for at in self._asked.values() if now < at < math.inf]
         if (closing := self.closes_at()) is not None:
             times.append(closing)
         times.extend(at + self.terms.settle for at in self._signed_at.values())
@@ -292,9 +314,14 @@ class Rounds:
     def _advance(self, now: float) -> list[Action]:
         """Follow the chosen steps, or close the round."""
         if self._rejoin is not None:
-            return [self._adopt(self._rejoin, now)]
-        if (lost := self._behind()) is not None:
+            if self._rejoin.id != self.head or self.own not in dict(self._on_head()):
+                return [self._adopt(self._rejoin, now)]
+            self._rejoin = None  # this peer has delivered, and its update stays in the round
+        if lost := self._behind():
             return self._fetch_state(lost, now)
+        if (astray := self._astray()) is not None:
+            self.diverged = self.head
+            return [astray] if self._ask(astray.root, now) else []
         path = self.ledger.choose(self._anchor, self._may_follow)
         if path and path[-1].id != self.head:
             return self._follow(path, now)
@@ -305,8 +332,17 @@ class Rounds:
             self._proposal = step_of(self.terms.id, self.head, number, entries)
         return self._follow([self._proposal], now)
 
-    def _behind(self) -> Step | None:
-        """Return the last step of a history that this peer lacks the beginning of, if that has
+    def _astray(self) -> FetchState | None:
+        """Return what to fetch if most signers of the last step have another state after it."""
+        step, signers = self.ledger.get(self.head), self.ledger.signers(self.head)
+        for root, peers in self.ledger.stated(self.head)[:1]:
+            own = self._states[self.head].root
+            if step is not None and own not in ("", root) and 2 * len(peers) > len(signers):
+                return FetchState(root, step, tuple(sorted(peers)))
+        return None
+
+    def _behind(self) -> list[Step]:
+        """Return the steps of a history that this peer lacks the beginning of, if that has
         more followers than this peer's own; of equal ones, the one with the lowest peer id counts.
         """
         anchor = self.ledger.get(self._anchor)
@@ -316,7 +352,7 @@ class Rounds:
             origin = self.ledger.origin(step)
             followers.setdefault("" if origin in own else origin, set()).add(peer)
         best = min(followers, key=lambda each: (-len(followers[each]), sorted(followers[each])))
-        return self.ledger.choose(best, lambda step: True)[-1] if best else None
+        return self.ledger.choose(best, lambda step: True) if best else []
 
     def _may_follow(self, step: Step) -> bool:
         """Return whether this peer may take a step that others have signed.
@@ -352,14 +388,16 @@ class Rounds:
         if known == len(path) - 1:
             return self._settle(path[-1], now)
         if len(path) - 1 - known > _COMPUTED or path[known + 1].base not in self._states:
-            return self._fetch_state(path[-1], now)
-        return self._reach(path[known + 1], now)
+            return self._fetch_state(path, now)
+        return self._reach(path[known + 1 :], now)
 
-    def _reach(self, step: Step, now: float) -> list[Action]:
-        """Request what is missing for the state after a step, whose base this peer has."""
+    def _reach(self, path: list[Step], now: float) -> list[Action]:
+        """Request what is missing for the state after the first step of a path, whose base this
+        peer has. Once nothing is missing, sign the step, and have the state computed."""
+        step = path[0]
         missing = [each for each in step.accepted if each.root not in self._updates]
         if any(each.root in self._vain for each in missing):
-            return self._fetch_state(step, now)
+            return self._fetch_state(path, now)
         if (error := self._breach(step)) is not None:
             self.refusals[step.id] = error
             return []
@@ -370,14 +408,24 @@ class Rounds:
         if not self._ask(step.id, now):
             return []
         updates = {each.root: self._updates[each.root] for each in step.accepted}
-        return [Compute(step, self._states[step.base].state, updates)]
+        compute = Compute(step, self._states[step.base].state, updates)
+        return [*self._sign(step, now), compute]
 
-    def _fetch_state(self, step: Step, now: float) -> list[Action]:
-        """Request the state after a step from the peers that have it."""
-        root, signers = self.ledger.result(step.id), self.ledger.signers(step.id) - {self.own}
-        if root is None or not signers or not self._ask(root, now):
+    def _sign(self, step: Step, now: float) -> list[Action]:
+        """Sign a step, unless this peer has."""
+        if not self.ledger.sign(self.own, step):
             return []
-        return [FetchState(root, step, tuple(sorted(signers)))]
+        self._signed_at[step.id] = now
+        return [Sign(step)]
+
+    def _fetch_state(self, path: list[Step], now: float) -> list[Action]:
+        """Request the latest state of a path that peers have stated."""
+        for step in reversed(path):
+            for root, peers in self.ledger.stated(step.id)[:1]:
+                if self._states.get(step.id) is None and peers - {self.own}:
+                    found = FetchState(root, step, tuple(sorted(peers - {self.own})))
+                    return [found] if self._ask(root, now) else []
+        return []
 
     def _breach(self, step: Step) -> BadUpdate | None:
         """Return which of the rules on which all peers agree a step breaks, as far as it is known.
@@ -393,13 +441,10 @@ class Rounds:
         return None
 
     def _settle(self, step: Step, now: float) -> list[Action]:
-        """Sign a step that was computed, and adopt it once most peers have signed it or the others
-        had time to."""
-        if self.own not in self.ledger.signers(step.id):
-            result = self._states[step.id].root
-            self._signed_at[step.id] = now
-            self.ledger.sign(self.own, step, result)
-            return [Sign(step, result)]
+        """Adopt a step that was computed, once most peers have signed it or the others had time
+        to. A step that this peer goes back to is signed now."""
+        if signed := self._sign(step, now):
+            return signed
         signed_at = self._signed_at.get(step.id, now)
         if step.id != self.head and (
             self._is_majority(step) or now >= signed_at + self.terms.settle
@@ -411,6 +456,8 @@ class Rounds:
         """Make the state after a step the one from which this peer trains."""
         jumped = self._rejoin is not None
         self.head, self._rejoin, self._proposal = step.id, None, None
+        if self.diverged not in (step.id, step.base):
+            self.diverged = None
         self._states.move_to_end(step.id)
         chain = self._chain(step)
         self._anchor = step.id if jumped else chain[-1].base
@@ -431,7 +478,7 @@ class Rounds:
         self.ledger.prune(chain[-1].round)
         while len(self._states) > STATES_KEPT:
             self._states.popitem(last=False)
-        recent = {step.base for step in chain[:STATES_KEPT]}
+        recent = {step.base for step in chain[:_COMPUTED]}
         steps = [step for base in recent for step in self.ledger.children(base)]
         live = {entry.root for step in steps for entry in step.entries}
         live |= {offer.root for _, offer in self._on_head()}

@@ -1,6 +1,6 @@
 """Steps of a run, the signatures on them, and the choice between steps that compete. No I/O.
 
-Nothing is a lock. Each peer signs the steps that it has checked and computed. A signature is never
+Nothing is a lock. Each peer signs the steps that it has checked. A signature is never
 withdrawn: a peer that follows another step adds a signature. So signatures are a set that only
 grows, and the choice is a function of that set: from a common step, follow at each fork the side
 that the most peers have signed, there or later; of equal sides, the one with the lowest id. Peers
@@ -9,7 +9,7 @@ all peers agree once they see what the others have signed. Spec: docs/spec/avera
 """
 
 import hashlib
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,14 +96,15 @@ def genesis(run: str) -> str:
 
 
 class Ledger:
-    """The steps of one run, with the peers that have signed each, and the root of the state that
-    each signer computed."""
+    """The steps of one run, with the peers that have signed each, and the root of the state from
+    which each peer trains."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._steps: dict[str, Step] = {}
         self._children: dict[str, dict[str, None]] = {}
-        self._signers: dict[str, dict[PeerId, str]] = {}
+        self._signers: dict[str, set[PeerId]] = {}
+        self._states: dict[PeerId, tuple[str, str]] = {}  # the last step with its state's root
         self._by_peer: dict[PeerId, OrderedDict[str, None]] = {}
         self._supporters: dict[str, frozenset[PeerId]] = {}  # computed since the last change
         self._ordered: dict[str, list[Step]] = {}  # the same
@@ -115,19 +116,19 @@ class Ledger:
         """Return a step that at least one peer has signed, or None."""
         return self._steps.get(step)
 
-    def sign(self, peer: PeerId, step: Step, result: str) -> bool:
+    def sign(self, peer: PeerId, step: Step) -> bool:
         """Add a peer's signature on a step. Return whether it is new.
 
         Beyond a limit, a peer's signature replaces the oldest one of that peer.
         """
-        if step.run != self._run or peer in self._signers.get(step.id, {}):
+        if step.run != self._run or peer in self._signers.get(step.id, ()):
             return False
         mine = self._by_peer.setdefault(peer, OrderedDict())
         while len(mine) >= _REMEMBERED:
             self._unsign(peer, mine.popitem(last=False)[0])
         self._steps[step.id] = step
         self._children.setdefault(step.base, {})[step.id] = None
-        self._signers.setdefault(step.id, {})[peer] = result
+        self._signers.setdefault(step.id, set()).add(peer)
         mine[step.id] = None
         self._changed()
         return True
@@ -136,10 +137,24 @@ class Ledger:
         """Return the peers that have signed a step."""
         return frozenset(self._signers.get(step, ()))
 
-    def result(self, step: str) -> str | None:
-        """Return the root of the state after a step that most of its signers computed."""
-        counts = Counter(self._signers.get(step, {}).values())
-        return min(counts, key=lambda root: (-counts[root], root)) if counts else None
+    def state(self, peer: PeerId, step: str, root: str) -> None:
+        """Note the root of the state from which a peer trains, and the step after which it comes.
+
+        The last one of each peer counts.
+        """
+        if peer in self._states or len(self._states) < 4 * MAX_PEERS:
+            self._states[peer] = step, root
+
+    def stated(self, step: str) -> list[tuple[str, frozenset[PeerId]]]:
+        """Return the roots of the state after a step, each with the signers that state it. The one
+        of most comes first; of equally many, the lowest root."""
+        found = dict[str, set[PeerId]]()
+        for peer in self._signers.get(step, ()):
+            of, root = self._states.get(peer, ("", ""))
+            if of == step:
+                found.setdefault(root, set()).add(peer)
+        ordered = sorted(found, key=lambda root: (-len(found[root]), root))
+        return [(root, frozenset(found[root])) for root in ordered]
 
     def supporters(self, step: str) -> frozenset[PeerId]:
         """Return the peers that have signed a step or one that follows it."""
@@ -198,7 +213,7 @@ class Ledger:
     def _unsign(self, peer: PeerId, step: str) -> None:
         self._changed()
         signers = self._signers[step]
-        del signers[peer]
+        signers.discard(peer)
         if not signers:
             gone = self._steps.pop(step)
             del self._signers[step]

@@ -28,8 +28,8 @@ from .optimiser import Array, Learned, Round
 
 _LISTED: Final = 3  # updates that one sentence names
 _DIVERGED: Final = (
-    "this node computes other numbers than most of the others from the same updates; its memory or "
-    "its version of numpy may be at fault"
+    "this node had computed other numbers than most of the others from the same updates, and goes "
+    "on from theirs; its memory or its version of numpy may be at fault"
 )
 
 

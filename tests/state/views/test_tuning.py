@@ -11,9 +11,11 @@ from shoal.state.views.tuning import (
     EntryFact,
     HereFact,
     OfferFact,
+    StateFact,
     StepFact,
     Tunings,
     offer_fact,
+    state_fact,
     step_fact,
 )
 from shoal.transport.identity import Identity
@@ -22,7 +24,8 @@ RUN = "ab" * 32
 ME = Identity.from_seed(b"\1" * 32)
 NAME = FeedName(ME.peer, TUNING, 0)
 OFFER = OfferFact(3, "11" * 32, "22" * 32, 500)
-STEP = StepFact(3, "11" * 32, (EntryFact(ME.public_key, "22" * 32, 500, refused=True),), "33" * 32)
+STEP = StepFact(3, "11" * 32, (EntryFact(ME.public_key, "22" * 32, 500, refused=True),))
+STATE = StateFact("11" * 32, "33" * 32)
 
 
 def test_facts_come_back() -> None:
@@ -30,8 +33,10 @@ def test_facts_come_back() -> None:
     watch = view.watch()
     view.changed(NAME, f"{RUN}/here", {})
     view.changed(NAME, f"{RUN}/offer", offer_fact(OFFER))
+    view.changed(NAME, f"{RUN}/state", state_fact(STATE))
     view.changed(NAME, f"{RUN}/3/0", step_fact(STEP))
-    assert view.get((RUN, ME.peer)) == {"here": HereFact(), "offer": OFFER, "3/0": STEP}
+    expected = {"here": HereFact(), "offer": OFFER, "state": STATE, "3/0": STEP}
+    assert view.get((RUN, ME.peer)) == expected
     assert view.authors(RUN) == (ME.peer,)
     change = watch.next_now()
     assert change is not None and change.subject == (RUN, ME.peer)
@@ -44,7 +49,6 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     "a short base": lambda fact: fact.update(base=b"x" * 31),
     "a base in text": lambda fact: fact.update(base="11" * 32),
     "a round in text": lambda fact: fact.update(round="3"),
-    "no result": lambda fact: fact.pop("result"),
     "entries that are no list": lambda fact: fact.update(entries={}),
     "65 entries": lambda fact: fact.update(entries=fact["entries"] * 65),
     "an entry that is too short": lambda fact: fact["entries"][0].pop(),
@@ -61,6 +65,14 @@ def test_malformed_facts_count_as_absent(how: str) -> None:
     view, fact = Tunings(), step_fact(STEP)
     BAD[how](fact)
     view.changed(NAME, f"{RUN}/3/0", fact)
+    assert view.bad == 1 and view.get((RUN, ME.peer)) is None
+
+
+@pytest.mark.parametrize("field", ["step", "root"])
+@pytest.mark.parametrize("value", [None, "11" * 32, b"x" * 31])
+def test_malformed_states_count_as_absent(field: str, value: object) -> None:
+    view = Tunings()
+    view.changed(NAME, f"{RUN}/state", {**state_fact(STATE), field: value})
     assert view.bad == 1 and view.get((RUN, ME.peer)) is None
 
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from shoal.tasks.tuning.averaging.averager import decode_base
 from shoal.tasks.tuning.averaging.codecs import Codec
+from shoal.tasks.tuning.averaging.outer import OuterState
+from shoal.tasks.tuning.averaging.steps import Step
 from shoal.tasks.tuning.averaging.terms import RunTerms
 from tests.tasks.tuning.averaging.volunteers import Group, run
 
@@ -64,6 +66,31 @@ def test_poison_is_refused_over_real_links() -> None:
         assert set(members[0].averager.base.state.points) == {bad.peer}
         codes = {error.code for error in members[0].averager.rounds.refusals.values()}
         assert codes == {"loss"}
+
+    run(TERMS, body)
+
+
+def test_a_volunteer_with_another_state_goes_on_from_that_of_the_others() -> None:
+    async def body(group: Group) -> None:
+        members = [await group.start(group.made()) for _ in range(3)]
+        await group.until(lambda: min(len(member.bases) for member in members) > 3)
+        rounds = members[0].averager.rounds
+        right = rounds.computed
+
+        def wrong(step: Step, state: OuterState) -> None:
+            rounds.computed = right  # type: ignore[method-assign]
+            right(step, replace(state, values=state.values + np.float32(1)))
+
+        rounds.computed = wrong  # type: ignore[method-assign]
+        await group.until(lambda: rounds.diverged is not None)
+        step = rounds.diverged
+        await group.until(lambda: rounds.head == step and bool(rounds.root))
+        theirs = [m for m in members[1].bases if m.step == step]
+        assert theirs and members[0].averager.base.state.encode() == theirs[0].state.encode()
+        await group.until(lambda: rounds.state.round > theirs[0].round + 3)
+        assert rounds.diverged is None
+        after = rounds.ledger.get(rounds.head)
+        assert after is not None and len(after.accepted) == 3
 
     run(TERMS, body)
 

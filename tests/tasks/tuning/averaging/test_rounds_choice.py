@@ -1,12 +1,15 @@
 """Which steps a peer follows, with a handful of signatures."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from bench.worlds.volunteers import peer_number
-from shoal.tasks.tuning.averaging.actions import Compute, Known
+from shoal.tasks.tuning.averaging.actions import Adopted, Compute, FetchState, FetchUpdate, Known
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.rounds import Rounds
-from shoal.tasks.tuning.averaging.steps import Entry, Offer, genesis, step_of
+from shoal.tasks.tuning.averaging.steps import Entry, Offer, Step, genesis, step_of
+from shoal.transport.identity import PeerId
 from tests.tasks.tuning.averaging.test_rounds import TERMS, VALUES
 
 
@@ -25,17 +28,17 @@ def test_a_refused_update_needs_most_peers_even_on_another_side() -> None:
     mine = rounds.contributed("11" * 32, Known(vector, 1.0), 10, 0.0)
     now = 100.0
     (compute,) = [each for each in rounds.poll(now) if isinstance(each, Compute)]
-    rounds.computed(compute.step, compute.run(TERMS), "aa" * 32)
+    rounds.computed(compute.step, compute.run(TERMS))
     rounds.poll(now)
     rounds.poll(now + 10)
     assert rounds.head == compute.step.id
     entries = [Entry(me, mine.root, 10), Entry(bad, offer.root, 10)]
     poisoned = step_of(TERMS.id, base, 1, entries)
     for peer in others[:2]:
-        rounds.signed(peer, poisoned, "bb" * 32)
+        rounds.signed(peer, poisoned)
     assert not rounds.poll(now + 20) and rounds.head == compute.step.id
-    rounds.signed(others[2], poisoned, "bb" * 32)
-    rounds.signed(others[3], poisoned, "bb" * 32)
+    rounds.signed(others[2], poisoned)
+    rounds.signed(others[3], poisoned)
     assert any(isinstance(each, Compute) for each in rounds.poll(now + 30))
 
 
@@ -58,10 +61,80 @@ def test_a_round_does_not_wait_for_a_peer_that_left_but_counts_it_in_a_majority(
     assert not any(isinstance(each, Compute) for each in closed(leaves=False).poll(1.0))
     rounds = closed(leaves=True)
     (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, Compute)]
-    rounds.computed(compute.step, compute.run(TERMS), "aa" * 32)
-    rounds.signed(other, compute.step, "aa" * 32)  # on its way when its author left
+    rounds.computed(compute.step, compute.run(TERMS))
+    rounds.signed(other, compute.step)  # on its way when its author left
     rounds.left(other)
     rounds.poll(1.0)
     assert len(rounds.roster(genesis(TERMS.id))) == 3
     rounds.here(other)  # it is back, and waited for
     assert other in rounds.roster(genesis(TERMS.id)) and other not in rounds._left
+
+
+def after_one_step(signers: int) -> tuple[Rounds, Step, list[PeerId]]:
+    """Return the rounds of a peer that went through a round with others, and has a wrong state."""
+    me, *others = [peer_number(number) for number in range(1, signers + 1)]
+    rounds = Rounds(TERMS, me, first_state(np.ones(VALUES, np.float32), TERMS.rule))
+    for peer in others:
+        rounds.here(peer)
+        rounds.left(peer)
+    rounds.contributed("11" * 32, Known(np.ones(VALUES, np.float32), 1.0), 10, 0.0)
+    (compute,) = [each for each in rounds.poll(100.0) if isinstance(each, Compute)]
+    wrong = compute.run(TERMS)
+    rounds.computed(compute.step, replace(wrong, values=wrong.values + np.float32(1)))
+    for peer in others:
+        rounds.signed(peer, compute.step)
+    (adopted,) = [each for each in rounds.poll(101.0) if isinstance(each, Adopted)]
+    rounds.stated(me, adopted.head, "bb" * 32)
+    return rounds, compute.step, others
+
+
+def test_a_peer_with_another_state_than_most_fetches_theirs() -> None:
+    rounds, step, others = after_one_step(4)
+    right = np.zeros(VALUES, np.float32)
+    for peer in others[:2]:
+        rounds.stated(peer, step.id, "aa" * 32)
+        assert not [each for each in rounds.poll(102.0) if isinstance(each, FetchState)][1:]
+    assert rounds.diverged is None  # two of four are not most
+    rounds.stated(others[2], step.id, "aa" * 32)
+    (fetch,) = [each for each in rounds.poll(103.0) if isinstance(each, FetchState)]
+    assert (fetch.root, fetch.step) == ("aa" * 32, step) and set(fetch.peers) == set(others)
+    assert rounds.diverged == step.id
+    rounds.restored(step, replace(rounds.state, values=right), "aa" * 32)
+    (adopted,) = rounds.poll(104.0)
+    assert isinstance(adopted, Adopted) and adopted.head == step.id
+    assert adopted.state.values is right and rounds.root == "aa" * 32
+    assert not rounds.poll(105.0)
+
+
+def test_a_peer_that_has_delivered_goes_on_with_its_update_from_the_state_of_most() -> None:
+    rounds, step, others = after_one_step(4)
+    mine = rounds.contributed("22" * 32, Known(np.ones(VALUES, np.float32), 1.0), 10, 103.0)
+    for peer in others:
+        rounds.stated(peer, step.id, "aa" * 32)
+    assert any(isinstance(each, FetchState) for each in rounds.poll(104.0))
+    right = np.zeros(VALUES, np.float32)
+    rounds.restored(step, replace(rounds.state, values=right), "aa" * 32)
+    now = 105.0 + TERMS.patience
+    found = rounds.poll(now)
+    (compute,) = [each for each in found if isinstance(each, Compute)]
+    assert not any(isinstance(each, Adopted) for each in found)
+    assert compute.state.values is right
+    assert [entry.root for entry in compute.step.accepted] == [mine.root]
+
+
+def test_a_minority_with_another_state_is_not_followed() -> None:
+    rounds, step, others = after_one_step(4)
+    rounds.stated(others[0], step.id, "aa" * 32)
+    rounds.stated(others[1], step.id, "aa" * 32)
+    for number in range(9, 20):  # peers that did not sign the step
+        rounds.stated(peer_number(number), step.id, "aa" * 32)
+    assert not any(isinstance(each, FetchState) for each in rounds.poll(103.0))
+    assert rounds.diverged is None
+
+
+def test_a_peer_looks_again_soon_whatever_it_waits_for() -> None:
+    rounds = Rounds(TERMS, peer_number(1), first_state(np.ones(VALUES, np.float32), TERMS.rule))
+    rounds.offered(peer_number(2), Offer(1, genesis(TERMS.id), "22" * 32, 10), 0.0)
+    (fetch,) = rounds.poll(0.0)
+    assert isinstance(fetch, FetchUpdate)
+    assert rounds.next_poll(TERMS.patience + 1) < TERMS.patience + 10

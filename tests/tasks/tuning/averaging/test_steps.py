@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from shoal.tasks.tuning.averaging.defaults import SIGNED, WINDOW
+from shoal.tasks.tuning.averaging.defaults import MAX_PEERS, SIGNED, WINDOW
 from shoal.tasks.tuning.averaging.steps import Entry, Ledger, Step, genesis, step_of
-from shoal.transport.identity import Identity, public_key_of
+from shoal.transport.identity import Identity, PeerId, public_key_of
 
-RUN, STATE = "ab" * 32, "cd" * 32
+RUN = "ab" * 32
 PEERS = sorted((Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 10)), key=public_key_of)
 
 
@@ -65,7 +65,7 @@ def test_the_choice_does_not_depend_on_the_order(seed: int) -> None:
         random.shuffle(signed)
         ledger = Ledger(RUN)
         for peer, each in signed:
-            ledger.sign(peer, each, STATE)
+            ledger.sign(peer, each)
         found.add(tuple(each.id for each in ledger.choose(start, lambda each: True)))
     assert len(found) == 1
 
@@ -74,27 +74,42 @@ def test_the_side_with_most_peers_is_chosen_and_then_the_lowest_id() -> None:
     start, ledger = genesis(RUN), Ledger(RUN)
     one, two = step(start, 1, 1), step(start, 1, 2)
     then = step(two.id, 2, 3)
-    ledger.sign(PEERS[0], one, STATE)
-    ledger.sign(PEERS[1], two, STATE)
+    ledger.sign(PEERS[0], one)
+    ledger.sign(PEERS[1], two)
     assert ledger.choose(start, lambda each: True)[0].id == min(one.id, two.id)
-    ledger.sign(PEERS[2], then, STATE)  # counts for what it follows, too
+    ledger.sign(PEERS[2], then)  # counts for what it follows, too
     assert [each.id for each in ledger.choose(start, lambda each: True)] == [two.id, then.id]
     assert ledger.choose(start, lambda each: each.id != two.id) == [one]
-    assert not ledger.sign(PEERS[2], then, STATE)
+    assert not ledger.sign(PEERS[2], then)
 
 
 def test_the_state_is_that_of_most_signers() -> None:
     ledger, one = Ledger(RUN), step(genesis(RUN), 1, 1)
     for peer, result in zip(PEERS, (root(1), root(2), root(2)), strict=False):
-        ledger.sign(peer, one, result)
-    assert ledger.result(one.id) == root(2)
+        ledger.sign(peer, one)
+        ledger.state(peer, one.id, result)
+    ledger.state(PEERS[5], one.id, root(1))  # has not signed the step
+    ledger.state(PEERS[6], one.id, root(1))
+    assert ledger.stated(one.id) == [
+        (root(2), frozenset(PEERS[1:3])),
+        (root(1), frozenset(PEERS[:1])),
+    ]
+    ledger.state(PEERS[2], step(one.id, 2, 3).id, root(3))  # the last one of each peer counts
+    assert [each for each, _ in ledger.stated(one.id)] == [root(1), root(2)]
+
+
+def test_the_states_of_many_peers_are_bounded() -> None:
+    ledger = Ledger(RUN)
+    for number in range(2000):
+        ledger.state(PeerId(f"peer{number}"), root(1), root(2))
+    assert len(ledger._states) <= 4 * MAX_PEERS
 
 
 def test_one_peer_fills_only_its_own_part_of_the_ledger() -> None:
     ledger, honest = Ledger(RUN), step(genesis(RUN), 1, 1)
-    ledger.sign(PEERS[1], honest, STATE)
+    ledger.sign(PEERS[1], honest)
     for number in range(2, 1000):
-        ledger.sign(PEERS[0], step(root(number), number, number), STATE)
+        ledger.sign(PEERS[0], step(root(number), number, number))
     assert honest.id in ledger
     assert len(ledger._steps) <= 2 * WINDOW * SIGNED + 1
     ledger.prune(10**6)

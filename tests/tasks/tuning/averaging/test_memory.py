@@ -1,0 +1,40 @@
+"""Memory that is used again: never while anything can still see it."""
+
+import numpy as np
+
+from shoal.tasks.tuning.averaging.memory import _SPARE, Memory
+
+
+def address(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_a_piece_is_used_again_once_its_array_is_gone() -> None:
+    memory = Memory()
+    one = memory.vector(1000)
+    first = address(one)
+    assert one.dtype == np.float32 and one.size == 1000 and one.flags.writeable
+    del one
+    assert address(memory.octets(4000)) == first
+
+
+def test_a_piece_is_not_used_again_while_a_view_of_it_lives() -> None:
+    memory = Memory()
+    array = memory.octets(4000)
+    views = [array[10:20], memoryview(array)[5:], array.view(np.float32)[3:].reshape(1, -1)]
+    views.append(np.frombuffer(memoryview(array).toreadonly(), np.float32, 7, 8))
+    first = address(array)
+    del array
+    while views:
+        fresh = [memory.octets(4000) for _ in range(3)]
+        assert first not in map(address, fresh)
+        fresh.clear()
+        views.pop()
+    assert first in [address(memory.octets(4000))]
+
+
+def test_few_pieces_wait() -> None:
+    memory = Memory()
+    held = [memory.octets(100) for _ in range(10)]
+    held.clear()
+    assert len(memory._spare[100]) == _SPARE
