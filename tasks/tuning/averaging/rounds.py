@@ -70,7 +70,7 @@ class Rounds:
         self._opened: float | None = None
         self._asked: dict[str, float] = {}  # by what was requested: when it may be requested again
         self._malformed: set[str] = set()  # updates that do not decode
-        self._vain: set[str] = set()  # updates that could not be fetched
+        self._vain: set[str] = set()  # updates and states that could not be fetched
         self._judging: set[str] = set()
         self._signed_at: dict[str, float] = {}
         self._own_root = ""
@@ -178,6 +178,7 @@ class Rounds:
         """Take in an update that was fetched and decoded."""
         self._updates.setdefault(root, update)
         self._asked.pop(root, None)
+        self._vain.discard(root)
 
     def refused(self, root: str, error: BadUpdate) -> None:
         """Refuse an update that does not decode. No step may apply it."""
@@ -225,6 +226,7 @@ class Rounds:
                 del self._states[key]
         self._states[step.id] = _Computed(state, root)
         self._asked.pop(root, None)
+        self._vain.discard(root)
         self._rejoin = step
 
     # Decisions.
@@ -317,14 +319,18 @@ class Rounds:
             if self._rejoin.id != self.head or self.own not in dict(self._on_head()):
                 return [self._adopt(self._rejoin, now)]
             self._rejoin = None  # this peer has delivered, and its update stays in the round
-        if lost := self._behind():
-            return self._fetch_state(lost, now)
+        lost = self._behind()
+        if lost and ((found := self._fetch_state(lost, now)) or not self._is_vain(lost)):
+            return found
         if (astray := self._astray()) is not None:
             self.diverged = self.head
             return [astray] if self._ask(astray.root, now) else []
         path = self.ledger.choose(self._anchor, self._may_follow)
-        if path and path[-1].id != self.head:
-            return self._follow(path, now)
+        forked = path and path[-1].id != self.head
+        if forked and ((found := self._follow(path, now)) or not self._is_vain(path)):
+            return found
+        # While no peer delivers the other side of a fork, this one goes on with its own: perhaps
+        # all that were on the other are gone.
         if not self._closing:
             return []
         if self._proposal is None or self._proposal.base != self.head:
@@ -420,12 +426,22 @@ class Rounds:
 
     def _fetch_state(self, path: list[Step], now: float) -> list[Action]:
         """Request the latest state of a path that peers have stated."""
+        found = self._stated(path)
+        return [found] if found is not None and self._ask(found.root, now) else []
+
+    def _stated(self, path: list[Step]) -> FetchState | None:
+        """Return what to fetch for the latest state of a path that other peers have stated."""
         for step in reversed(path):
             for root, peers in self.ledger.stated(step.id)[:1]:
                 if self._states.get(step.id) is None and peers - {self.own}:
-                    found = FetchState(root, step, tuple(sorted(peers - {self.own})))
-                    return [found] if self._ask(root, now) else []
-        return []
+                    return FetchState(root, step, tuple(sorted(peers - {self.own})))
+        return None
+
+    def _is_vain(self, path: list[Step]) -> bool:
+        """Return whether no peer delivers what this peer needs to follow a path."""
+        if (state := self._stated(path)) is not None:
+            return state.root in self._vain
+        return any(each.root in self._vain for step in path for each in step.accepted)
 
     def _breach(self, step: Step) -> BadUpdate | None:
         """Return which of the rules on which all peers agree a step breaks, as far as it is known.
@@ -483,7 +499,7 @@ class Rounds:
         live = {entry.root for step in steps for entry in step.entries}
         live |= {offer.root for _, offer in self._on_head()}
         self._updates = {root: each for root, each in self._updates.items() if root in live}
-        self._vain &= live
+        self._vain &= live | {root for _, root in self.ledger.states.values()}
         self._malformed &= live
         self._judging &= live
         known = live | {step.id for step in steps}

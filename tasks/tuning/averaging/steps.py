@@ -104,7 +104,8 @@ class Ledger:
         self._steps: dict[str, Step] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._signers: dict[str, set[PeerId]] = {}
-        self._states: dict[PeerId, tuple[str, str]] = {}  # the last step with its state's root
+        self.states: dict[PeerId, tuple[str, str]] = {}
+        """By peer: the last step of which it stated the root of the state, and that root."""
         self._by_peer: dict[PeerId, OrderedDict[str, None]] = {}
         self._supporters: dict[str, frozenset[PeerId]] = {}  # computed since the last change
         self._ordered: dict[str, list[Step]] = {}  # the same
@@ -142,15 +143,15 @@ class Ledger:
 
         The last one of each peer counts.
         """
-        if peer in self._states or len(self._states) < 4 * MAX_PEERS:
-            self._states[peer] = step, root
+        if peer in self.states or len(self.states) < 4 * MAX_PEERS:
+            self.states[peer] = step, root
 
     def stated(self, step: str) -> list[tuple[str, frozenset[PeerId]]]:
         """Return the roots of the state after a step, each with the signers that state it. The one
         of most comes first; of equally many, the lowest root."""
         found = dict[str, set[PeerId]]()
         for peer in self._signers.get(step, ()):
-            of, root = self._states.get(peer, ("", ""))
+            of, root = self.states.get(peer, ("", ""))
             if of == step:
                 found.setdefault(root, set()).add(peer)
         ordered = sorted(found, key=lambda root: (-len(found[root]), root))

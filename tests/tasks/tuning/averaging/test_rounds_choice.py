@@ -70,6 +70,42 @@ def test_a_round_does_not_wait_for_a_peer_that_left_but_counts_it_in_a_majority(
     assert other in rounds.roster(genesis(TERMS.id)) and other not in rounds._left
 
 
+def test_a_peer_goes_on_with_its_side_of_a_fork_while_nobody_delivers_the_other() -> None:
+    me, gone = peer_number(2), peer_number(1)
+    if sorted((me, gone))[0] == me:  # of equal sides, that of the lowest id is preferred
+        me, gone = gone, me
+    vector = np.ones(VALUES, np.float32)
+    rounds = Rounds(TERMS, me, first_state(vector, TERMS.rule))
+    rounds.contributed("11" * 32, Known(vector, 1.0), 10, 0.0)
+    (compute,) = [each for each in rounds.poll(100.0) if isinstance(each, Compute)]
+    rounds.computed(compute.step, compute.run(TERMS))
+    assert any(isinstance(each, Adopted) for each in rounds.poll(110.0))
+    number = 0
+    while True:  # a step that comes first by its id
+        number += 1
+        entry = Entry(gone, f"{number:064x}", 10)
+        other = step_of(TERMS.id, compute.step.base, 1, [entry])
+        if other.id < compute.step.id:
+            break
+    rounds.signed(gone, other)
+    rounds.stated(gone, other.id, "cc" * 32)
+    mine = rounds.contributed("22" * 32, Known(vector, 1.0), 10, 111.0)
+    now = 120.0 + TERMS.patience
+    wanted = [each.root for each in rounds.poll(now) if isinstance(each, FetchUpdate | FetchState)]
+    assert wanted, "the preferred side is asked for first"
+    while wanted:
+        for root in wanted:
+            rounds.unfetched(root, now)
+        found = rounds.poll(now)
+        wanted = [each.root for each in found if isinstance(each, FetchUpdate | FetchState)]
+    (next_one,) = [each for each in found if isinstance(each, Compute)]
+    assert [entry.root for entry in next_one.step.accepted] == [mine.root]
+    # It still asks, and returns to the preferred side as soon as somebody delivers it.
+    later = rounds.poll(now + 60)
+    (fetch,) = [each for each in later if isinstance(each, FetchState)]
+    assert (fetch.root, fetch.step, fetch.peers) == ("cc" * 32, other, (gone,))
+
+
 def after_one_step(signers: int) -> tuple[Rounds, Step, list[PeerId]]:
     """Return the rounds of a peer that went through a round with others, and has a wrong state."""
     me, *others = [peer_number(number) for number in range(1, signers + 1)]

@@ -102,7 +102,7 @@ def test_the_states_of_many_peers_are_bounded() -> None:
     ledger = Ledger(RUN)
     for number in range(2000):
         ledger.state(PeerId(f"peer{number}"), root(1), root(2))
-    assert len(ledger._states) <= 4 * MAX_PEERS
+    assert len(ledger.states) <= 4 * MAX_PEERS
 
 
 def test_one_peer_fills_only_its_own_part_of_the_ledger() -> None:
