@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests/
+
 from shoal.node.daemon.embedded import embedded_folder
 from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.engine.families import architecture

@@ -7,6 +7,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,13 @@ def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     """
     for folder in folders or FOLDERS.values():
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+            yield path.relative_to(ROOT).as_posix(), parsed(path)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, which several rules look at and none changes."""
+    return ast.parse(path.read_text())
 
 
 def dotted(node: ast.expr) -> str:
@@ -439,6 +446,41 @@ def test_no_folder_is_too_large() -> None:
         if (modules := len(list(path.parent.glob("*.py"))) - 1) > MOST_MODULES
     }
     assert not large, f"more than {MOST_MODULES} modules in a folder; divide by purpose: {large}"
+
+
+MOST_ANY = 300
+MOST_PARAMETERS = 6
+MOST_LONG_LISTS = 25
+
+
+def test_few_values_have_no_type() -> None:
+    uses = {
+        path: sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
+        for path, tree in sources()
+    }
+    most = sorted(uses, key=uses.__getitem__)[-5:]
+    assert sum(uses.values()) <= MOST_ANY, f"`Any` turns checks off; most are in {most}"
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of parameters, without `self` and `cls`."""
+    spec = function.args
+    names = [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def test_few_functions_have_many_parameters() -> None:
+    """Kernels of a GPU do not count: each of their arguments is a pointer, a stride or a size."""
+    long = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, FUNCTIONS) and parameters(node) > MOST_PARAMETERS
+        if not any(dotted(each) == "triton.jit" for each in node.decorator_list)
+    ]
+    assert len(long) <= MOST_LONG_LISTS, f"more than {MOST_PARAMETERS} parameters: {long}"
+    (function,) = ast.parse("def f(self, a, b, /, c, *, d): ...").body
+    assert isinstance(function, ast.FunctionDef) and parameters(function) == 4
 
 
 def test_every_package_is_shipped() -> None:

@@ -1,6 +1,7 @@
 """Real daemons on this machine that serve the embedded model for a trainer in this process."""
 
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 import transformers
 import trio
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests/
 
 from shoal.node.daemon.daemon import Node, run_node
 from shoal.node.defaults import EMBEDDED_ROOT

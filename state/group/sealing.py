@@ -61,7 +61,8 @@ def seal_secret(
         ephemeral = X25519PrivateKey.from_private_bytes(seed)
         public = ephemeral.public_key().public_bytes_raw()
         boxes = b"".join(
-            _sealed(ephemeral, public, group, number, peer, members[peer], secret) for peer in some
+            _sealed(ephemeral, public, (group, number, peer), members[peer], secret)
+            for peer in some
         )
         yield Sealed(mark_of(secret), public, boxes)
 
@@ -97,19 +98,21 @@ def open_secret(
 def _sealed(
     ephemeral: X25519PrivateKey,
     public: bytes,
-    group: bytes,
-    number: int,
-    peer: PeerId,
+    recipient: tuple[bytes, int, PeerId],
     box: bytes,
     secret: bytes,
 ) -> bytes:
+    """Encrypt a secret for the recipient: its group, the number of the rotation, and its peer id.
+
+    Returns b"" if the recipient's key for boxes is invalid.
+    """
     try:
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(box))
     except ValueError:  # a point of low order, which would make the secret public
         return b""
-    place = _place(group, number, peer)
+    place = _place(*recipient)
     key = _derived(shared, place + public + box)
-    return _tag(group, number, peer) + ChaCha20Poly1305(key).encrypt(_NONCE, secret, place)
+    return _tag(*recipient) + ChaCha20Poly1305(key).encrypt(_NONCE, secret, place)
 
 
 def _opened(

@@ -8,7 +8,7 @@ part is done, so that any stage can be replaced.
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import trio
@@ -81,6 +81,15 @@ class _PartDone:
     loss: float
     counted: int
     tensors: dict[TensorName, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]
+
+
+class _Wish(NamedTuple):
+    """Purpose of a pass. `PassOrder` explains the fields."""
+
+    back: bool = False
+    down: bool = False
+    given: bool = True
+    keep: bool = False
 
 
 class NetworkChain:
@@ -264,14 +273,15 @@ class NetworkChain:
             back = step.wanted is not None
             lowest = self._lowest(step)
             for stage in self._stages[:-1]:
-                order = self._order(stage, part, step, number, keep=back)
+                order = self._order(stage, part, step, number, _Wish(keep=back))
                 inputs.append((await self._run(stage, order, inputs[-1], part)).data)
             done = await self._head(part, step, number, inputs[-1], lowest)
             found = _PartDone(done.loss, done.counted, {})
             gradient = self._take(self._stages[-1], done.data, found, step, part, lowest)
             for index in reversed(range(lowest, len(self._stages) - 1)):
                 stage = self._stages[index]
-                done = await self._back(stage, part, step, number, inputs[index], gradient, lowest)
+                data = inputs[index], gradient
+                done = await self._back(stage, part, step, number, data, down=index > lowest)
                 gradient = self._take(stage, done.data, found, step, part, lowest)
             step.done[part.number] = found
         finally:
@@ -291,7 +301,7 @@ class NetworkChain:
         stage = self._stages[-1]
         back = lowest < len(self._stages)
         down = lowest < len(self._stages) - 1
-        order = self._order(stage, part, step, number, back=back, down=down)
+        order = self._order(stage, part, step, number, _Wish(back, down))
         data = b"".join((states, part.targets.tobytes()))
         done = await self._run(stage, order, data, part)
         if done.counted != part.counted or not 0.0 <= done.loss <= 1e3 * max(1, part.counted):
@@ -304,36 +314,28 @@ class NetworkChain:
         part: BatchPart,
         step: _Step,
         number: int,
-        states: Buffer,
-        gradient: Buffer,
-        lowest: int,
+        data: tuple[Buffer, Buffer],
+        *,
+        down: bool,
     ) -> PassDone:
-        """Compute a stage backward. Its input is sent again if the stage no longer has it."""
-        down = self._stages.index(stage) > lowest
-        order = self._order(stage, part, step, number, back=True, down=down, given=False)
+        """Compute a stage backward. `data` are its input and the derivative by its output. The
+        input is sent again if the stage no longer has it."""
+        states, gradient = data
+        order = self._order(stage, part, step, number, _Wish(True, down, given=False))
         try:
             return await self._run(stage, order, gradient, part)
         except StageFailed as failure:
             if failure.error.code != "no-input":
                 raise
-        order = self._order(stage, part, step, number, back=True, down=down)
+        order = self._order(stage, part, step, number, _Wish(True, down))
         return await self._run(stage, order, b"".join((states, gradient)), part)
 
     def _order(
-        self,
-        stage: _Stage,
-        part: BatchPart,
-        step: _Step,
-        number: int,
-        *,
-        back: bool = False,
-        down: bool = False,
-        given: bool = True,
-        keep: bool = False,
+        self, stage: _Stage, part: BatchPart, step: _Step, number: int, wish: _Wish
     ) -> PassOrder:
-        wanted = bytes(back and step.wants(name) for name in stage.names)
+        wanted = bytes(wish.back and step.wants(name) for name in stage.names)
         wire = parse_dtype(stage.hop.dtype)
-        rest = back, given, keep, down, wire, wanted
+        rest = wish.back, wish.given, wish.keep, wish.down, wire, wanted
         return PassOrder(number, part.rows, part.length, *rest)
 
     async def _run(
