@@ -193,6 +193,7 @@ class Rounds:
     def judged(self, root: str, *, good: bool) -> None:
         """Take in the verdict by held-out loss."""
         self._judging.discard(root)
+        self._asked.pop(_judgement(root), None)  # the same update may be on offer in a later round
         known = self._updates.get(root)
         if known is not None and known.good is None:
             self._updates[root] = replace(known, good=good)

@@ -5,7 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from bench.worlds.volunteers import peer_number
-from shoal.tasks.tuning.averaging.actions import Adopted, Compute, FetchState, FetchUpdate, Known
+from shoal.tasks.tuning.averaging.actions import (
+    Adopted,
+    Compute,
+    FetchState,
+    FetchUpdate,
+    JudgeUpdate,
+    Known,
+)
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.rounds import Rounds
 from shoal.tasks.tuning.averaging.steps import Entry, Offer, Step, genesis, step_of
@@ -138,3 +145,25 @@ def test_a_peer_looks_again_soon_whatever_it_waits_for() -> None:
     (fetch,) = rounds.poll(0.0)
     assert isinstance(fetch, FetchUpdate)
     assert rounds.next_poll(TERMS.patience + 1) < TERMS.patience + 10
+
+
+def test_an_update_that_comes_again_in_a_later_round_is_judged_again() -> None:
+    me, other = peer_number(1), peer_number(2)
+    rounds = Rounds(TERMS, me, first_state(np.ones(VALUES, np.float32), TERMS.rule))
+    rounds.here(other)
+    update, verdicts = Known(np.ones(VALUES, np.float32), 1.0), 0
+    for number in range(1, 6):
+        head, again = rounds.head, "22" * 32 if number in (1, 5) else f"{number}2" * 32
+        rounds.offered(other, Offer(number, head, again, 10), 0.0)
+        rounds.poll(0.0)
+        rounds.decoded(again, update)
+        for action in rounds.poll(0.0):
+            if isinstance(action, JudgeUpdate):
+                verdicts += 1
+                rounds.judged(action.root, good=True)
+        rounds.contributed(f"{number}1" * 32, update, 10, 0.0)
+        (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, Compute)]
+        rounds.computed(compute.step, compute.run(TERMS))
+        rounds.signed(other, compute.step)
+        assert any(isinstance(each, Adopted) for each in rounds.poll(2.0))
+    assert verdicts == 5
