@@ -153,7 +153,7 @@ def test_an_update_that_comes_again_in_a_later_round_is_judged_again() -> None:
     rounds.here(other)
     update, verdicts = Known(np.ones(VALUES, np.float32), 1.0), 0
     for number in range(1, 6):
-        head, again = rounds.head, "22" * 32 if number in (1, 5) else f"{number}2" * 32
+        head, again = rounds.head, "22" * 32 if number in (1, 5) else f"{number}3" * 32
         rounds.offered(other, Offer(number, head, again, 10), 0.0)
         rounds.poll(0.0)
         rounds.decoded(again, update)

@@ -25,6 +25,7 @@ from shoal.tasks.tuning.trainer.settings import Wishes
 from shoal.tasks.tuning.trainer.tunings import Request, Surroundings, Tunable, Tuning, Tunings
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.errors import DialFailed
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity
 from shoal.transport.link.link import Link
@@ -150,5 +151,6 @@ class Trainer:
 
     async def _connect(self, peer: str) -> Link:
         known = self.endpoint.link(peer)  # type: ignore[arg-type]
-        assert known is not None
+        if known is None:
+            raise DialFailed.unreachable(peer, "there is no link")
         return known
