@@ -325,13 +325,23 @@ class Rounds:
             return [astray] if self._ask(astray.root, now) else []
         path = self.ledger.choose(self._anchor, self._may_follow)
         if path and path[-1].id != self.head:
-            return self._follow(path, now)
+            found = self._follow(path, now)
+            if found or not self._is_stranded(path):
+                return found
         if not self._closing:
             return []
         if self._proposal is None or self._proposal.base != self.head:
             entries, number = self._entries(), self.state.round + 1
             self._proposal = step_of(self.terms.id, self.head, number, entries)
         return self._follow([self._proposal], now)
+
+    def _is_stranded(self, path: list[Step]) -> bool:
+        """Return whether a path needs a state that no peer delivers. This peer then goes on alone,
+        and tries again from time to time: the peers that have the state may never come back."""
+        if any(step.id in self._states for step in path[-_COMPUTED - 1 :]):
+            return False
+        roots = {root for step in path for root, _ in self.ledger.stated(step.id)}
+        return not roots or bool(roots & self._vain)
 
     def _astray(self) -> FetchState | None:
         """Return what to fetch if most signers of the last step have another state after it."""
@@ -479,12 +489,12 @@ class Rounds:
         self.ledger.prune(chain[-1].round)
         while len(self._states) > STATES_KEPT:
             self._states.popitem(last=False)
-        recent = {step.base for step in chain[:_COMPUTED]}
+        recent = {step.base for step in chain[:STATES_KEPT]}
         steps = [step for base in recent for step in self.ledger.children(base)]
         live = {entry.root for step in steps for entry in step.entries}
         live |= {offer.root for _, offer in self._on_head()}
         self._updates = {root: each for root, each in self._updates.items() if root in live}
-        self._vain &= live
+        self._vain &= live | {root for step in steps for root, _ in self.ledger.stated(step.id)}
         self._malformed &= live
         self._judging &= live
         known = live | {step.id for step in steps}

@@ -167,3 +167,24 @@ def test_an_update_that_comes_again_in_a_later_round_is_judged_again() -> None:
         rounds.signed(other, compute.step)
         assert any(isinstance(each, Adopted) for each in rounds.poll(2.0))
     assert verdicts == 5
+
+
+def test_a_peer_goes_on_alone_where_no_peer_delivers_the_state_of_the_chosen_side() -> None:
+    me, gone, lost = [peer_number(number) for number in range(1, 4)]
+    rounds = Rounds(TERMS, me, first_state(np.ones(VALUES, np.float32), TERMS.rule))
+    at, now = genesis(TERMS.id), 0.0
+    for number in range(1, 5):  # a side that this peer has no update and no state of
+        step = step_of(TERMS.id, at, number, [Entry(gone, f"{number}2" * 32, 10)])
+        for peer in (gone, lost):
+            rounds.signed(peer, step)
+        at = step.id
+    rounds.stated(gone, at, "aa" * 32)
+    (fetch,) = rounds.poll(now)
+    assert isinstance(fetch, FetchState) and fetch.root == "aa" * 32
+    rounds.contributed("11" * 32, Known(np.ones(VALUES, np.float32), 1.0), 10, now)
+    now = 2 * TERMS.patience
+    assert not rounds.poll(now)  # the fetch may still succeed
+    rounds.unfetched(fetch.root, now)
+    found = rounds.poll(now + 1)
+    assert any(isinstance(each, Compute) for each in found)
+    assert any(isinstance(each, FetchState) for each in rounds.poll(now + 10))
