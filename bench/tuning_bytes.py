@@ -29,7 +29,7 @@ from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.terms import RunTerms
 
 MEASURES = (
-    "state", "tasks/tuning", "tasks/engine", "transport", "bench/worlds/tinytraining.py",
+    "tasks/tuning", "tasks/engine", "transport", "state/views", "bench/worlds/tinytraining.py",
     "bench/worlds/volunteers.py",
 )  # fmt: skip
 

@@ -199,6 +199,8 @@ class Averager:
                 self._nursery = nursery
                 watch = self._node.state.views.tunings.watch()
                 self._set("here", {})
+                if self._base.round:
+                    self._start(self._node.peer, self._hash_state, self._base)
                 for author in self._node.state.views.tunings.authors(self.terms.id):
                     self._hear(author)
                 nursery.start_soon(self._drive)

@@ -5,13 +5,14 @@ takes as long as receiving them.
 """
 
 import weakref
+from collections import deque
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Octets = NDArray[np.uint8]
-_SPARE: Final = 4  # pieces of each size that wait to be used again
+_SPARE: Final = 8  # pieces that wait to be used again, of whichever sizes peers have sent
 
 
 class Memory:
@@ -19,27 +20,33 @@ class Memory:
     that, any more."""
 
     def __init__(self) -> None:
-        self._spare: dict[int, list[Octets]] = {}
+        self._spare = deque[Octets](maxlen=_SPARE)
 
     def octets(self, size: int) -> Octets:
         """Return an array of `size` bytes, whose content is arbitrary."""
-        waiting = self._spare.setdefault(size, [])
-        try:
-            piece = waiting.pop()
-        except IndexError:
+        piece = self._found(size)
+        if piece is None:
             piece = np.empty(size, np.uint8)
         # Views of an array refer to the array that owns the memory. Through a buffer, that is the
         # one returned here, so it lives as long as they do.
         lent: Octets = np.frombuffer(piece.data, np.uint8)
-        weakref.finalize(lent, _give_back, waiting, piece).atexit = False
+        # This may run in any thread. Each operation on the deque is atomic, and drops the oldest
+        # piece if there are too many.
+        weakref.finalize(lent, self._spare.append, piece).atexit = False
         return lent
+
+    def _found(self, size: int) -> Octets | None:
+        """Take a spare piece of this size, or return None."""
+        try:
+            for _ in range(len(self._spare)):
+                piece = self._spare.popleft()
+                if piece.size == size:
+                    return piece
+                self._spare.append(piece)
+        except IndexError:
+            pass  # another thread took the last one
+        return None
 
     def vector(self, values: int) -> NDArray[np.float32]:
         """Return an array of `values` float32, whose content is arbitrary."""
         return self.octets(4 * values).view(np.float32)
-
-
-def _give_back(waiting: list[Octets], piece: Octets) -> None:
-    """Keep a piece for the next one that needs it. Runs in whichever thread dropped the array."""
-    if len(waiting) < _SPARE:
-        waiting.append(piece)

@@ -5,7 +5,7 @@ the blob with its bytes (docs/spec/blob.md), so it does not matter which peer it
 MiB is verified as it arrives. Spec: docs/spec/averaging.md, Transfer.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -58,7 +58,7 @@ class Parcels:
         self._host = host
         self._connect = connect
         self._held: dict[str, Parcel] = {}
-        self._memory = Memory()
+        self._memory = defaultdict[str, Memory](Memory)  # by run
         self._wanted: dict[str, set[str]] = {}  # by run: roots
         self._serving: Counter[PeerId] = Counter()
         self._room = trio.Semaphore(FETCHES)
@@ -82,6 +82,7 @@ class Parcels:
         self._wanted[run] = self._wanted.get(run, set()) & set(roots)
         if not self._wanted[run]:
             del self._wanted[run]
+            self._memory.pop(run, None)
         wanted = set[str]().union(*self._wanted.values())
         self._held = {root: each for root, each in self._held.items() if root in wanted}
 
@@ -101,7 +102,7 @@ class Parcels:
             for peer in peers:
                 try:
                     with trio.fail_after(IDLE_SECONDS + size.most / LEAST_RATE):
-                        parcel = await self._from(peer, root, size)
+                        parcel = await self._from(peer, root, size, self._memory[run])
                 except (TransportError, trio.TooSlowError, ModelError):
                     continue
                 self._hold(run, parcel)
@@ -110,7 +111,7 @@ class Parcels:
 
     # This side asks.
 
-    async def _from(self, peer: PeerId, root: str, size: Size) -> Parcel:
+    async def _from(self, peer: PeerId, root: str, size: Size, memory: Memory) -> Parcel:
         link = await self._connect(peer)
         stream = await link.open_stream(METHOD, {"root": root})
         try:
@@ -118,22 +119,21 @@ class Parcels:
             top = read_top(root, top_bytes)
             if not size.least <= top.size <= size.most:
                 raise BadUpdate("wrong-size", f"an update or state has {top.size} bytes")
-            data = await self._receive_chunks(stream, top)
+            data = memory.octets(top.size).data
+            await self._receive_chunks(stream, top, data)
             await stream.finish()
         finally:
             stream.reset("closed")
-        return Parcel(root, top_bytes, data)
+        return Parcel(root, top_bytes, data.toreadonly())
 
-    async def _receive_chunks(self, stream: Stream, top: Top) -> memoryview:
+    async def _receive_chunks(self, stream: Stream, top: Top, view: memoryview) -> None:
         """Receive and verify the content. Raises ModelError `bad-digest` or `bad-blob`."""
-        view = self._memory.octets(top.size).data
         for index, digest in enumerate(top.children):
             chunk = view[index * CHUNK : (index + 1) * CHUNK]
             await _receive_into(stream, chunk)
             self.received += len(chunk)
             if digest_of(chunk) != digest:  # 0.6 ms: less than a worker thread may keep it waiting
                 raise ModelError("bad-digest", f"a part of {top.root[:16]} has other bytes")
-        return view.toreadonly()
 
     # This side serves.
 

@@ -70,7 +70,7 @@ class Rounds:
         self._opened: float | None = None
         self._asked: dict[str, float] = {}  # by what was requested: when it may be requested again
         self._malformed: set[str] = set()  # updates that do not decode
-        self._vain: set[str] = set()  # updates and states that could not be fetched
+        self._vain: set[str] = set()  # updates that could not be fetched
         self._judging: set[str] = set()
         self._signed_at: dict[str, float] = {}
         self._own_root = ""
@@ -138,7 +138,7 @@ class Rounds:
     def left(self, peer: PeerId) -> None:
         """Take in that a peer takes part no longer. No round waits for it.
 
-        Its signatures count as before, and so does it where most peers are counted: else peers
+        What it has signed counts as before, and so does it where most peers are counted: else peers
         that sign and leave would be most of those that stay.
         """
         self._here.discard(peer)
@@ -178,7 +178,6 @@ class Rounds:
         """Take in an update that was fetched and decoded."""
         self._updates.setdefault(root, update)
         self._asked.pop(root, None)
-        self._vain.discard(root)
 
     def refused(self, root: str, error: BadUpdate) -> None:
         """Refuse an update that does not decode. No step may apply it."""
@@ -194,6 +193,7 @@ class Rounds:
     def judged(self, root: str, *, good: bool) -> None:
         """Take in the verdict by held-out loss."""
         self._judging.discard(root)
+        self._asked.pop(_judgement(root), None)  # the same update may be on offer in a later round
         known = self._updates.get(root)
         if known is not None and known.good is None:
             self._updates[root] = replace(known, good=good)
@@ -226,7 +226,6 @@ class Rounds:
                 del self._states[key]
         self._states[step.id] = _Computed(state, root)
         self._asked.pop(root, None)
-        self._vain.discard(root)
         self._rejoin = step
 
     # Decisions.
@@ -319,24 +318,30 @@ class Rounds:
             if self._rejoin.id != self.head or self.own not in dict(self._on_head()):
                 return [self._adopt(self._rejoin, now)]
             self._rejoin = None  # this peer has delivered, and its update stays in the round
-        lost = self._behind()
-        if lost and ((found := self._fetch_state(lost, now)) or not self._is_vain(lost)):
-            return found
+        if lost := self._behind():
+            return self._fetch_state(lost, now)
         if (astray := self._astray()) is not None:
             self.diverged = self.head
             return [astray] if self._ask(astray.root, now) else []
         path = self.ledger.choose(self._anchor, self._may_follow)
-        forked = path and path[-1].id != self.head
-        if forked and ((found := self._follow(path, now)) or not self._is_vain(path)):
-            return found
-        # While no peer delivers the other side of a fork, this one goes on with its own: perhaps
-        # all that were on the other are gone.
+        if path and path[-1].id != self.head:
+            found = self._follow(path, now)
+            if found or not self._is_stranded(path):
+                return found
         if not self._closing:
             return []
         if self._proposal is None or self._proposal.base != self.head:
             entries, number = self._entries(), self.state.round + 1
             self._proposal = step_of(self.terms.id, self.head, number, entries)
         return self._follow([self._proposal], now)
+
+    def _is_stranded(self, path: list[Step]) -> bool:
+        """Return whether a path needs a state that no peer delivers. This peer then goes on alone,
+        and tries again from time to time: the peers that have the state may never come back."""
+        if any(step.id in self._states for step in path[-_COMPUTED - 1 :]):
+            return False
+        roots = {root for step in path for root, _ in self.ledger.stated(step.id)}
+        return not roots or bool(roots & self._vain)
 
     def _astray(self) -> FetchState | None:
         """Return what to fetch if most signers of the last step have another state after it."""
@@ -426,22 +431,12 @@ class Rounds:
 
     def _fetch_state(self, path: list[Step], now: float) -> list[Action]:
         """Request the latest state of a path that peers have stated."""
-        found = self._stated(path)
-        return [found] if found is not None and self._ask(found.root, now) else []
-
-    def _stated(self, path: list[Step]) -> FetchState | None:
-        """Return what to fetch for the latest state of a path that other peers have stated."""
         for step in reversed(path):
             for root, peers in self.ledger.stated(step.id)[:1]:
                 if self._states.get(step.id) is None and peers - {self.own}:
-                    return FetchState(root, step, tuple(sorted(peers - {self.own})))
-        return None
-
-    def _is_vain(self, path: list[Step]) -> bool:
-        """Return whether no peer delivers what this peer needs to follow a path."""
-        if (state := self._stated(path)) is not None:
-            return state.root in self._vain
-        return any(each.root in self._vain for step in path for each in step.accepted)
+                    found = FetchState(root, step, tuple(sorted(peers - {self.own})))
+                    return [found] if self._ask(root, now) else []
+        return []
 
     def _breach(self, step: Step) -> BadUpdate | None:
         """Return which of the rules on which all peers agree a step breaks, as far as it is known.
@@ -494,12 +489,12 @@ class Rounds:
         self.ledger.prune(chain[-1].round)
         while len(self._states) > STATES_KEPT:
             self._states.popitem(last=False)
-        recent = {step.base for step in chain[:_COMPUTED]}
+        recent = {step.base for step in chain[:STATES_KEPT]}
         steps = [step for base in recent for step in self.ledger.children(base)]
         live = {entry.root for step in steps for entry in step.entries}
         live |= {offer.root for _, offer in self._on_head()}
         self._updates = {root: each for root, each in self._updates.items() if root in live}
-        self._vain &= live | {root for _, root in self.ledger.states.values()}
+        self._vain &= live | {root for step in steps for root, _ in self.ledger.stated(step.id)}
         self._malformed &= live
         self._judging &= live
         known = live | {step.id for step in steps}

@@ -21,8 +21,8 @@ def test_a_piece_is_used_again_once_its_array_is_gone() -> None:
 def test_a_piece_is_not_used_again_while_a_view_of_it_lives() -> None:
     memory = Memory()
     array = memory.octets(4000)
-    views = [array[10:20], memoryview(array)[5:], array.view(np.float32)[3:].reshape(1, -1)]
-    views.append(np.frombuffer(memoryview(array).toreadonly(), np.float32, 7, 8))
+    views = [array[10:20], array.data[5:], array.view(np.float32)[3:].reshape(1, -1)]
+    views.append(np.frombuffer(array.data.toreadonly(), np.float32, 7, 8))
     first = address(array)
     del array
     while views:
@@ -30,11 +30,14 @@ def test_a_piece_is_not_used_again_while_a_view_of_it_lives() -> None:
         assert first not in map(address, fresh)
         fresh.clear()
         views.pop()
-    assert first in [address(memory.octets(4000))]
+    assert first in [address(each) for each in [memory.octets(4000) for _ in range(4)]]
 
 
-def test_few_pieces_wait() -> None:
+def test_few_pieces_wait_whichever_sizes_they_have() -> None:
     memory = Memory()
-    held = [memory.octets(100) for _ in range(10)]
-    held.clear()
-    assert len(memory._spare[100]) == _SPARE
+    held = [memory.octets(100 + size) for size in range(50)]
+    last = address(held[-1])
+    while held:
+        held.pop(0)
+    assert len(memory._spare) == _SPARE
+    assert address(memory.octets(149)) == last and len(memory._spare) == _SPARE - 1

@@ -5,7 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from bench.worlds.volunteers import peer_number
-from shoal.tasks.tuning.averaging.actions import Adopted, Compute, FetchState, FetchUpdate, Known
+from shoal.tasks.tuning.averaging.actions import (
+    Adopted,
+    Compute,
+    FetchState,
+    FetchUpdate,
+    JudgeUpdate,
+    Known,
+)
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.rounds import Rounds
 from shoal.tasks.tuning.averaging.steps import Entry, Offer, Step, genesis, step_of
@@ -174,3 +181,46 @@ def test_a_peer_looks_again_soon_whatever_it_waits_for() -> None:
     (fetch,) = rounds.poll(0.0)
     assert isinstance(fetch, FetchUpdate)
     assert rounds.next_poll(TERMS.patience + 1) < TERMS.patience + 10
+
+
+def test_an_update_that_comes_again_in_a_later_round_is_judged_again() -> None:
+    me, other = peer_number(1), peer_number(2)
+    rounds = Rounds(TERMS, me, first_state(np.ones(VALUES, np.float32), TERMS.rule))
+    rounds.here(other)
+    update, verdicts = Known(np.ones(VALUES, np.float32), 1.0), 0
+    for number in range(1, 6):
+        head, again = rounds.head, "22" * 32 if number in (1, 5) else f"{number}3" * 32
+        rounds.offered(other, Offer(number, head, again, 10), 0.0)
+        rounds.poll(0.0)
+        rounds.decoded(again, update)
+        for action in rounds.poll(0.0):
+            if isinstance(action, JudgeUpdate):
+                verdicts += 1
+                rounds.judged(action.root, good=True)
+        rounds.contributed(f"{number}1" * 32, update, 10, 0.0)
+        (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, Compute)]
+        rounds.computed(compute.step, compute.run(TERMS))
+        rounds.signed(other, compute.step)
+        assert any(isinstance(each, Adopted) for each in rounds.poll(2.0))
+    assert verdicts == 5
+
+
+def test_a_peer_goes_on_alone_where_no_peer_delivers_the_state_of_the_chosen_side() -> None:
+    me, gone, lost = [peer_number(number) for number in range(1, 4)]
+    rounds = Rounds(TERMS, me, first_state(np.ones(VALUES, np.float32), TERMS.rule))
+    at, now = genesis(TERMS.id), 0.0
+    for number in range(1, 5):  # a side that this peer has no update and no state of
+        step = step_of(TERMS.id, at, number, [Entry(gone, f"{number}2" * 32, 10)])
+        for peer in (gone, lost):
+            rounds.signed(peer, step)
+        at = step.id
+    rounds.stated(gone, at, "aa" * 32)
+    (fetch,) = rounds.poll(now)
+    assert isinstance(fetch, FetchState) and fetch.root == "aa" * 32
+    rounds.contributed("11" * 32, Known(np.ones(VALUES, np.float32), 1.0), 10, now)
+    now = 2 * TERMS.patience
+    assert not rounds.poll(now)  # the fetch may still succeed
+    rounds.unfetched(fetch.root, now)
+    found = rounds.poll(now + 1)
+    assert any(isinstance(each, Compute) for each in found)
+    assert any(isinstance(each, FetchState) for each in rounds.poll(now + 10))

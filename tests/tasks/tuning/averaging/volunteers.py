@@ -19,6 +19,7 @@ from shoal.tasks.tuning.averaging.parcels import Parcels
 from shoal.tasks.tuning.averaging.terms import RunTerms
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.errors import DialFailed
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link.link import Link
@@ -96,7 +97,8 @@ class Volunteer:
 
     async def _connect(self, peer: PeerId) -> Link:
         known = self.endpoint.link(peer)
-        assert known is not None
+        if known is None:
+            raise DialFailed.unreachable(peer, "there is no link")
         return known
 
 

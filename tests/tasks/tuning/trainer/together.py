@@ -3,7 +3,6 @@ in numpy."""
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,22 +117,13 @@ class Trainer:
             await nursery.start(self.endpoint.run, "0.0.0.0", PORT)
             await nursery.start(state.run)
             for address in self.others:
-                await self._keep_link(address)
+                (await self.endpoint.dial(address, timeout=10)).keep()
             self.node = AveragingNode(host, state, self.identity.peer, self.parcels)
             around = Surroundings(self, self._arch_of, self._publish, self._named, self.node)
             self.tunings = Tunings(host, Path("/tuning"), around)
             await nursery.start(self.tunings.run)
             task_status.started(self)
             await trio.sleep_forever()
-
-    async def _keep_link(self, address: Address) -> None:
-        """Dial until there is a link, as a daemon does. The other side may still have one with this
-        node's earlier life."""
-        for _ in range(3):
-            with suppress(DialFailed):
-                return (await self.endpoint.dial(address, timeout=10)).keep()
-            await trio.sleep(1)
-        raise AssertionError("no link within three tries")
 
     async def begin(self, **wishes: Any) -> Tuning:
         """Begin a fine-tuning with rows of this node's own."""
@@ -162,5 +152,5 @@ class Trainer:
     async def _connect(self, peer: str) -> Link:
         known = self.endpoint.link(peer)  # type: ignore[arg-type]
         if known is None:
-            raise DialFailed.unreachable(peer, "it has crashed, or has no link yet")
+            raise DialFailed.unreachable(peer, "there is no link")
         return known
