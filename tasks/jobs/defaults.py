@@ -16,6 +16,7 @@ FAILURES = 3  # rounds of tries by one node after which it reports the job as fa
 FAILURES_KEPT = 1024  # jobs whose failures are remembered
 RUN_TIME = 3600.0  # the most seconds of one try
 LEAVE_TIME = 1.5  # the most seconds for withdrawing claims when the node stops
+MOVE_TIME = 10.0  # … if one of them is on work of which another node gets the last state first
 LEAVE_SPREAD = 0.5  # seconds in which the withdrawal reaches other nodes
 CLAIM_BYTES = 200  # approximate size of a claim in its feed, without its result
 INLINE_BYTES = 1000  # largest result inside a claim; a larger one is a blob

@@ -31,6 +31,7 @@ class Runner:
 
     kind = "sum"
     moves = False
+    run_time = defaults.RUN_TIME
 
     def __init__(self) -> None:
         self.began: list[str] = []
