@@ -202,9 +202,13 @@ class FinetuneRunner:
         """Store a checkpoint."""
         return await self._checkpoints.save(job.id, known.terms, learned, curve.points)
 
-    async def replicate(self, job: Job, saved: Saved) -> None:
-        """Give a checkpoint to another node, if one takes it."""
-        await self._standby.replicate(job, saved.kept)
+    async def replicate(self, job: Job, saved: Saved) -> bool:
+        """Give a checkpoint to another node. Return False if there are some and none takes it."""
+        return await self._standby.replicate(job, saved.kept)
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
+        return self._host.now()
 
 
 class _Store:
@@ -224,6 +228,7 @@ class _Store:
         self._folder = curve.folder
         self.saved: Saved | None = None
         self._named: Saved | None = None
+        self._named_at = runner.now()
         self._new = trio.Event()
 
     async def __aenter__(self) -> "_Store":
@@ -261,12 +266,14 @@ class _Store:
         saved = self.saved
         if saved is None or saved is self._named:
             return
-        with suppress(ShoalError):  # while this node lives, others can fetch it here
-            await self._runner.replicate(self._job, saved)
-        self._say(saved)
+        is_safe = False
+        with suppress(ShoalError):
+            is_safe = await self._runner.replicate(self._job, saved)
+        if is_safe or self._runner.now() - self._named_at >= defaults.NAMED_AFTER:
+            self._say(saved)  # if it is not safe, others can fetch it while this node lives
 
     def _say(self, saved: Saved) -> None:
-        self._named = saved
+        self._named, self._named_at = saved, self._runner.now()
         self._progress(saved.step, saved.kept.packed())
 
 

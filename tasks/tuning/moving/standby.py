@@ -21,6 +21,7 @@ from ....transport.link.calls import Call, Refusal, Reply
 from ....transport.message import Message, Root
 from ....transport.rates import Rate, Rates
 from ...inference.courier import Courier
+from ...jobs.errors import BadOutcome
 from ...jobs.results import Kept
 from ..trainer.errors import TuningError
 from . import defaults
@@ -70,16 +71,20 @@ class Standby:
         courier.handle(MOVE, self._on_move)
 
     async def replicate(self, job: Job, kept: Kept) -> bool:
-        """Give a checkpoint to the first of the heirs that takes it. Return whether one does."""
+        """Give a checkpoint to the first of the heirs that takes it.
+
+        Return whether one does, or there is none.
+        """
         message = Hold(job.id, kept.packed()).fields()
-        for peer in self.heirs(job)[:2]:
+        heirs = self.heirs(job)[:2]
+        for peer in heirs:
             try:
                 await self._courier.meet(peer)
                 await self._courier.call(peer, HOLD, message, timeout=defaults.HOLD_TIME)
             except (CallRefused, LinkClosed):
                 continue
             return True
-        return False
+        return not heirs
 
     async def ask_to_move(self, job: str, peer: PeerId) -> None:
         """Ask the trainer of one of this node's fine-tunings to stop.
@@ -111,7 +116,8 @@ class Standby:
     async def _on_hold(self, call: Call) -> Reply | Refusal:
         try:
             asked = typed(Hold, call.header)
-        except Undecodable as error:
+            kept = Kept.read(asked.kept, defaults.MANIFEST_BYTES)
+        except (Undecodable, BadOutcome) as error:
             return Refusal("bad-request", str(error))
         if not self.keeps(call.peer):
             return Refusal("not-kept", "this node does no jobs for you")
@@ -123,7 +129,7 @@ class Standby:
         self._taking.add(asked.job)
         try:
             with trio.fail_after(defaults.HOLD_TIME):
-                await self._take(call.peer, asked)
+                await self._take(call.peer, asked.job, kept)
         except trio.TooSlowError:
             return Refusal("not-stored", "the checkpoint did not arrive in time")
         except ShoalError as error:
@@ -132,22 +138,22 @@ class Standby:
             self._taking.discard(asked.job)
         return Reply()
 
-    async def _take(self, peer: PeerId, asked: Hold) -> None:
+    async def _take(self, peer: PeerId, job: str, kept: Kept) -> None:
         """Fetch, check and keep a checkpoint.
 
         Raises TuningError `not-claimed` if the peer does not work on the job.
         """
         with trio.move_on_after(defaults.CLAIM_TIME):
-            while not self._is_trainer(peer, asked.job):  # noqa: ASYNC110
+            while not self._is_trainer(peer, job):  # noqa: ASYNC110
                 await trio.sleep(defaults.CLAIM_TIME / 20)
-        standing = self._jobs.get(asked.job)
-        if standing is None or standing.job is None or not self._is_trainer(peer, asked.job):
+        standing = self._jobs.get(job)
+        if standing is None or standing.job is None or not self._is_trainer(peer, job):
             raise TuningError("not-claimed", "you do not work on this job")
-        kept = Kept.read(asked.kept, defaults.MANIFEST_BYTES)
         await self._checkpoints.take(standing.job, kept)
 
     def _is_trainer(self, peer: PeerId, job: str) -> bool:
         """Return whether a peer has a claim on a fine-tuning whose author this node works for."""
         standing, claim = self._jobs.get(job), self._jobs.claim_by(peer, job)
-        known = standing is not None and standing.job is not None
-        return known and standing.job.kind == defaults.KIND and claim is not None  # type: ignore[union-attr]
+        if standing is None or standing.job is None or standing.job.kind != defaults.KIND:
+            return False
+        return claim is not None
