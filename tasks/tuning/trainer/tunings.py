@@ -538,7 +538,7 @@ class Tunings:
                 arch = await self._around.arch_of(tuning.plan.settings.root)
                 errand = self._errand(tuning, arch)
                 state = await afar.take_back(job, errand)
-                if state is not None and state[0].step > tuning.plan.reached:
+                if state is not None:
                     await self._keep(tuning, errand, state)
             await self._settle(tuning, job="")
 
