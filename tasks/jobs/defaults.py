@@ -58,7 +58,9 @@ SERVED_FOR = 2.0  # seconds for which the list of served models is cached
 
 # Replication of inputs and outputs.
 KEEP_TIME = 20.0  # seconds in which another node stores a job and its input
-KEEP_ASKED = 3  # nodes that are asked to store one blob
+KEEP_COPIES = 3  # nodes that store the input of a job, besides its author
+KEEP_MORE = 5.0  # seconds for the others after the first one has stored it
+KEEP_ASKED = 6  # nodes that are asked to store one blob
 KEEP_RATE = (128.0, 0.05)  # MiB of one peer that are stored for others: at once, and per second
 KEEP_LOOK = 0.25  # seconds between two checks for a job that is to arrive
 KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's last job

@@ -129,6 +129,7 @@ class Worker:
         self._terms = terms
         self._runners = runners
         self._shelf = shelf
+        self._live = live
         self._jobs = node.state.views.jobs
         self.crew = Crew(node.state.views.members, runners, live=live, now=node.host.now)
         """Members that do jobs of the same kinds."""
@@ -379,7 +380,8 @@ class Worker:
                 why = failed(getattr(error, "code", None) or "failed", error.message)
                 if why.error == MOVED:
                     return None
-                if why.error in NOT_NOW:
+                absent = why.error == "no-source" and work.job.author not in self._live()
+                if why.error in NOT_NOW or absent:  # its author has the input
                     work.failed = False
                     return None
         failures = self._failures.pop(work.job.id, 0) + 1
