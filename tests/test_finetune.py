@@ -133,7 +133,7 @@ def test_killed_and_moved_between_nodes_it_ends_with_the_same_bytes(
         names = {node.ask("status")["peer"]: name for name, node in trainers.items()}
 
         def tune(name: str, **more: Any) -> str:
-            ask = {"model": "tiny", "path": str(data), "name": name, "steps": 200, "batch": 4,
+            ask = {"model": "tiny", "path": str(data), "name": name, "steps": 120, "batch": 4,
                    "length": 64, "rank": 4, "seed": 5, **more}  # fmt: skip
             return str(home.ask("tuning_begin", wait=True, **ask)["tuning"]["id"])
 
@@ -151,8 +151,8 @@ def test_killed_and_moved_between_nodes_it_ends_with_the_same_bytes(
         third = until(home, moving, lambda view: view["trainer"] not in (None, second))
         assert third["trainer"] == first
         found = until(home, moving, lambda view: view["state"] == "done")
-        assert found["step"] == 200 and found["job"] is None
+        assert found["step"] == 120 and found["job"] is None
         staying = until(home, tune("staying"), lambda view: view["state"] == "done")
         assert weights(found) == weights(staying)
         curves = [home.ask("tuning_show", tuning=name)["curve"] for name in ("moving", "staying")]
-        assert curves[0] == curves[1] and len(curves[0]) == 200
+        assert curves[0] == curves[1] and len(curves[0]) == 120

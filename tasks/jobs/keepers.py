@@ -61,14 +61,14 @@ class Keepers:
         self._rates = Rates(Rate(*defaults.KEEP_RATE))
         courier.handle(KEEP, self._on_keep)
 
-    async def replicate(self, job: str, blob: str = "", size: int = 0) -> bool:
-        """Ask other nodes to store a job and a blob of it, until enough of them do: one, or several
-        if there is a blob, which feeds do not replicate.
+    async def replicate(self, job: str, blob: str = "", size: int = 0, copies: int = 1) -> bool:
+        """Ask other nodes to store a job and a blob of it, until `copies` of them do. Without a
+        blob one is enough, because feeds spread the job.
 
         Returns False if none does within KEEP_TIME. Further ones get KEEP_MORE seconds after the
         first.
         """
-        wanted = defaults.KEEP_COPIES if blob else 1
+        wanted = copies if blob else 1
         waiting = iter(self._some_helpers())
         stored = list[PeerId]()
 

@@ -94,7 +94,7 @@ class Afar:
         if begun is not None:
             await self._vault.hold(job, begun)
             await self._vault.forget(f"start {errand.data}")
-        await self._keepers.replicate(job, root, len(data))
+        await self._keepers.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
         return job
 
     def _terms(self, errand: Errand) -> Terms:
