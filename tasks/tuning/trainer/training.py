@@ -128,8 +128,7 @@ class Training:
         Raises TuningError if a file is damaged, or if gradients or the chain's refusals leave no
         way on. When it is cancelled, a checkpoint is written first.
         """
-        rows = await self._host.offload(self._rows)
-        learned = await self._begin()
+        rows, learned = await self._opened()
         self._learned = learned
         settings = self._settings
         order = Order(rows.lengths, settings.batch, settings.seed, settings.held_out)
@@ -195,22 +194,21 @@ class Training:
             await together.exchange(learned)
         self._progress.tell()
 
-    def _rows(self) -> Rows:
-        """Open the rows. Blocking."""
-        return Rows(self._host.files, self._task.folder / "rows", self._task.data)
+    async def _opened(self) -> tuple[Rows, Learned]:
+        """Open the rows, and return the state of the last checkpoint or the first one."""
+        store = self._task.store
+        if store is None:
+            return await self._host.offload(self._open, None)
+        found = await store.load()
+        return await self._host.offload(self._open, found)
 
-    async def _begin(self) -> Learned:
-        """Return the state of the last checkpoint, or the first one."""
-        task = self._task
-        found: Learned | None
-        if task.store is not None:
-            found = await task.store.load()
-        else:
-            found = await self._host.offload(
-                checkpoint.load, self._host.files, self._path, task.settings, task.shapes,
-                task.digest,
-            )  # fmt: skip
-        return found if found is not None else await self._host.offload(self._begun)
+    def _open(self, found: Learned | None) -> tuple[Rows, Learned]:
+        """Open the rows, and the checkpoint in the folder unless a state was found. Blocking."""
+        task, files = self._task, self._host.files
+        rows = Rows(files, task.folder / "rows", task.data)
+        if found is None:
+            found = checkpoint.load(files, self._path, task.settings, task.shapes, task.digest)
+        return rows, found or self._begun()
 
     def _begun(self) -> Learned:
         """Return the state before the first step."""
