@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,16 @@ def until(node: Daemon, number: str, true: Callable[[dict[str, Any]], bool]) -> 
     raise SystemExit(f"the fine-tuning does not go on: {view}")
 
 
+def _has_saved(before: int, view: dict[str, Any]) -> bool:
+    """Return whether a node trains, and has stored a checkpoint after the step `before`."""
+    return bool(view["trainer"]) and view["saved"] > before
+
+
+def _has_moved(before: str, view: dict[str, Any]) -> bool:
+    """Return whether another node than `before` trains."""
+    return view["trainer"] not in (None, before)
+
+
 def disturbed(world: Swarm, data: Path, steps: int, times: int) -> dict[str, Any]:
     """Disturb a fine-tuning `times` times. Return it with what happened."""
     number = begin(world.home, data, "disturbed", steps, moves=True)
@@ -154,10 +165,7 @@ def disturbed(world: Swarm, data: Path, steps: int, times: int) -> dict[str, Any
     waits = list[float]()
     saved = 0
     for time_ in range(times):
-        view = until(
-            world.home, number,
-            lambda view, before=saved: view["trainer"] and view["saved"] > before,
-        )  # fmt: skip
+        view = until(world.home, number, partial(_has_saved, saved))
         if view["step"] >= steps:
             raise SystemExit(f"it was done after {time_} disturbances; give it more steps")
         saved, trainer = view["saved"], view["trainer"]
@@ -168,7 +176,7 @@ def disturbed(world: Swarm, data: Path, steps: int, times: int) -> dict[str, Any
         else:
             world.kill(name)
             killed += 1
-        until(world.home, number, lambda view, old=trainer: view["trainer"] not in (None, old))
+        until(world.home, number, partial(_has_moved, trainer))
         waits.append(time.monotonic() - began)
         if not time_ % 2:
             world.begin(name)
