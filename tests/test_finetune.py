@@ -47,7 +47,7 @@ def begin(node: Daemon, data: Path, name: str, *more: str) -> Any:
 
 def until(node: Daemon, name: str, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for _ in range(600):
+    for _ in range(2400):
         found = node.ask("tuning_show", tuning=name)["tuning"]
         if true(found):
             return found
@@ -110,3 +110,49 @@ def test_what_cannot_be_tuned_says_why(start: Callable[[str], Daemon], data: Pat
         assert found.returncode == code and words in found.stderr, found.stderr
         assert "hint: " in found.stderr
     assert not [*(node.data / "tuning").glob("*")]
+
+
+def test_killed_and_moved_between_nodes_it_ends_with_the_same_bytes(
+    tmp_path: Path, data: Path
+) -> None:
+    """The user's node does no jobs. One trainer is killed, and the next one is told to move."""
+    with daemons() as run:
+
+        def start(name: str, *words: str) -> Daemon:
+            node = run(tmp_path / name, *words)
+            node.wait_until(lambda status: bool(status["addresses"]))
+            return node
+
+        trainers = {"a": start("a", *ARGS)}
+        known = ("--bootstrap", trainers["a"].address)
+        trainers["b"] = start("b", *ARGS, *known)
+        home = start("home", "--no-lan", "--no-jobs", *known)
+        for node in trainers.values():
+            node.wait_until(lambda status: status["serving"]["phase"] == "serving")
+        home.wait_until(lambda status: status["peers"] >= 2)
+        names = {node.ask("status")["peer"]: name for name, node in trainers.items()}
+
+        def tune(name: str, **more: Any) -> str:
+            ask = {"model": "tiny", "path": str(data), "name": name, "steps": 120, "batch": 4,
+                   "length": 64, "rank": 4, "seed": 5, **more}  # fmt: skip
+            return str(home.ask("tuning_begin", wait=True, **ask)["tuning"]["id"])
+
+        moving = tune("moving", moves=True)
+        first = until(home, moving, lambda view: view["trainer"])["trainer"]
+        time.sleep(2)
+        trainers[names[first]].kill()
+        second = until(home, moving, lambda view: view["trainer"] not in (None, first))["trainer"]
+        trainers[names[first]] = start(names[first], *ARGS, "--bootstrap",
+                                       trainers[names[second]].address)  # fmt: skip
+        trainers[names[first]].wait_until(lambda status: status["serving"]["phase"] == "serving")
+        view = home.ask("tuning_show", tuning=moving)["tuning"]
+        assert view["trainer"] == second and view["state"] != "done", view
+        assert finetune(home, "move", "moving").returncode == 0
+        third = until(home, moving, lambda view: view["trainer"] not in (None, second))
+        assert third["trainer"] == first
+        found = until(home, moving, lambda view: view["state"] == "done")
+        assert found["step"] == 120 and found["job"] is None
+        staying = until(home, tune("staying"), lambda view: view["state"] == "done")
+        assert weights(found) == weights(staying)
+        curves = [home.ask("tuning_show", tuning=name)["curve"] for name in ("moving", "staying")]
+        assert curves[0] == curves[1] and len(curves[0]) == 120

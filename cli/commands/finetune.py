@@ -127,6 +127,9 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
               "--every, each on texts of their own.")  # fmt: skip
 @click.option("--every", type=click.IntRange(1, 1_000_000), metavar="N",
               help="With --together: steps between two exchanges (default: 30).")  # fmt: skip
+@click.option("--movable/--stay", "moves", default=None,
+              help="Let other nodes train it, which then have the encoded texts; it goes on when "
+              "this node is off (default: in a private swarm).")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Do not follow it.")
 @click.option("--node", "data", envvar="SHOAL_DATA", metavar="DIR", callback=_folder,
               help="Data folder of the node (default: the platform's; SHOAL_DATA).")  # fmt: skip
@@ -322,6 +325,24 @@ def stop(tuning: str, data: Path, as_json: bool) -> None:
     item = request(data, StopTuning(tuning=tuning), wait=True)
     words = f"stopped after step {item.saved} of {item.steps}; `shoal finetune resume {item.id}"
     click.echo(render.as_json(item) if as_json else f"{words}{data_flag(data)}` continues it")
+
+
+@finetune.command(epilog=example("shoal finetune move poet", "shoal finetune move poet --json"))
+@tuning_argument
+@data_option
+@json_option
+def move(tuning: str, data: Path, as_json: bool) -> None:
+    """Have another node continue a fine-tuning that may move.
+
+    The node that trains it stops after a checkpoint, and the next willing node goes on from there,
+    with the same result. If a trainer dies, that happens by itself. Needs a running daemon.
+    """
+    from ...node.control.messages.tuning import MoveTuning
+    from ..client import request
+
+    item = request(data, MoveTuning(tuning=tuning), wait=True)
+    words = f"stopped there; another node continues. {_left(item, data)}"
+    click.echo(render.as_json(item) if as_json else words)
 
 
 @finetune.command(epilog=example("shoal finetune resume poet", "shoal finetune resume poet --json"))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ...dht.content.scrub import Scrub
+from ...tasks.engine.families import Architecture, architecture
 from ...tasks.engine.passes import TuningEngine
 from ...tasks.inference.embedding import encoded
 from ...tasks.inference.gateway import Gateway
@@ -21,6 +22,7 @@ from .chunks import ChunkParts
 from .content import ContentParts
 from .interest import Keeping
 from .jobs import Working
+from .moving import Trainers
 from .network import NetworkParts
 from .sharing import SharingParts
 
@@ -62,7 +64,8 @@ class ComputeParts:
         self.tuning = TuningChains(host, network.courier, directory, self.tuning_stage)
         scorer = Scorer(self.models.use, encoded, self.tuning.chain)
         services = RowServices(self.gateway, scorer)
-        self.working = Working(base, network, content, services, self.serving)
+        trainers = Trainers(self.tuning, self.arch_of)
+        self.working = Working(base, network, content, services, self.serving, trainers)
         self.scrub = Scrub(
             host,
             base.library,
@@ -71,6 +74,10 @@ class ComputeParts:
             tell=content.holdings.mended,
             idle=self._is_idle,
         )
+
+    async def arch_of(self, root: str) -> Architecture:
+        """Return the architecture of a model, whose manifest may have to be fetched first."""
+        return architecture((await self._content.sources.manifest(root)).config)
 
     def bar(self, why: str | None) -> None:
         """Serve and share nothing while `why` is not None."""

@@ -28,6 +28,7 @@ from ...transport.identity import PeerId
 from ..folder import disk_errors
 from .base import Base
 from .content import ContentParts
+from .moving import Moving, Trainers
 from .network import NetworkParts
 
 
@@ -41,6 +42,7 @@ class Working:
         content: ContentParts,
         services: RowServices,
         serving: Slots,
+        tuning: Trainers,
     ) -> None:
         gateway = services.gateway
         host, state, own = base.host, network.state, base.identity.peer
@@ -50,6 +52,7 @@ class Working:
         self._folder = base.config.folder
         shelf = _shelf(base, content)
         local, stage = JobNode(host, state, own, network.endpoint.guard), network.stage
+        self.local = local
         self.desk = Desk(local, Results(host, self._folder.results), shelf)
         self._accounting = Accounting(state, own, stage.meter, self._payer)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
@@ -70,15 +73,21 @@ class Working:
         )
         """Replication of jobs, their inputs and their outputs."""
         self.shelf = shelf
+        self.moving = Moving(base, network, models, shelf, tuning)
+        """Fine-tunings that this node trains for any node."""
         self._wanted = base.config.jobs
         self.worker = Worker(
             local,
             WorkTerms(turn, self._is_ready, self._is_member),
-            runners(KINDS, self.shop),
+            {**runners(KINDS, self.shop), self.moving.runner.kind: self.moving.runner},
             shelf,
             live=network.directory.members,
             health=partial(base.health.show, "jobs"),
             replicate=self.keepers.replicate,
+        )
+        self.moving.connect(
+            lambda job: self.worker.crew.heirs(job.id, own),
+            lambda peer: self.does_jobs and self._is_member(peer),
         )
         self._does_jobs = base.works
 
@@ -143,6 +152,7 @@ class Working:
         while True:
             await trio.sleep(KEPT_AFTER / 4)
             await self.shelf.tidy_kept(partial(self._keeps, gone))
+            await self.moving.checkpoints.tidy()
 
     def _keeps(self, gone: dict[PeerId, float], text: str) -> bool:
         """Return whether what is kept for an author is still needed. `gone` has the times since
@@ -177,7 +187,7 @@ class Working:
 def _shelf(base: Base, content: ContentParts) -> Shelf:
     return Shelf(
         base.host,
-        Storage(base.library, content.quota.evict_for, content.holdings.evicted),
+        Storage(base.library, content.quota.evict_for, content.holdings.withdraw),
         content.exchange,
         base.config.folder.shelf,
         linked=content.holdings.linked,

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ...tasks.engine.families import Architecture, architecture
 from ...tasks.tuning.averaging.averager import AveragingNode
 from ...tasks.tuning.averaging.parcels import Parcels
+from ...tasks.tuning.moving.afar import Afar, Bureau
 from ...tasks.tuning.trainer.encoding import Encoder
 from ...tasks.tuning.trainer.errors import TuningError
 from ...tasks.tuning.trainer.tunings import Surroundings, Tunable, Tunings
@@ -24,16 +24,30 @@ class TuningParts:
     ) -> None:
         self._host = base.host
         self._content = content
+        self._state = network.state
         self._models = compute.models
+        working, moving = compute.working, compute.working.moving
+        self.vault = moving.vault
+        """The checkpoints of fine-tunings that move."""
+        afar = Afar(
+            working.local,
+            Bureau(working.desk, working.shelf, working.keepers, moving.standby, moving.runner),
+            moving.vault,
+        )
         self.tunings = Tunings(
             base.host,
             base.config.folder.tunings,
             Surroundings(
-                compute.tuning, self._arch_of, self._publish, self._named,
-                _averaging(base, network, content),
+                compute.tuning, compute.arch_of, self._publish, self._named,
+                _averaging(base, network, content), afar,
             ),
             network.endpoint.guard,
         )  # fmt: skip
+
+    @property
+    def is_private(self) -> bool:
+        """Whether this node is in a private swarm, whose members train for each other."""
+        return self._state.upkeep is not None
 
     @asynccontextmanager
     async def tunable(self, name: str) -> AsyncIterator[Tunable]:
@@ -46,9 +60,6 @@ class TuningParts:
                 raise TuningError("unsupported-model", f"the layers of `{name}` are unknown")
             encoder: Encoder = model.text
             yield Tunable(model.root, model.arch, model.context, encoder)
-
-    async def _arch_of(self, root: str) -> Architecture:
-        return architecture((await self._content.sources.manifest(root)).config)
 
     async def _named(self) -> set[str]:
         return set(await self._content.adapters.names())

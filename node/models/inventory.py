@@ -80,14 +80,19 @@ class NodeHoldings:
         return self._exchange.fetching() | served
 
     def evicted(self, root: str) -> None:
-        """Withdraw the announcements of a root that was evicted or found damaged."""
+        """Withdraw the announcements of a root that was evicted or found damaged, and tell the
+        owner."""
+        self.withdraw(root)
+        self._say(f"{root[:16]} is no longer on this disk")
+
+    def withdraw(self, root: str) -> None:
+        """Withdraw the announcements of a root."""
         own = self._directory.own()
         self._directory.publish(
             models=tuple(model for model in own.models if model.root != root),
             holdings=tuple(held for held in own.holdings if held != root),
         )
         self._exchange.swarm.withdraw(root)
-        self._say(f"{root[:16]} is no longer on this disk")
 
     def mended(self, again: int, lost: int) -> None:
         """Report the result of a repair. `again` is the number of damaged chunks that were fetched

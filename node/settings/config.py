@@ -111,6 +111,10 @@ class DataFolder:
         return self.path / "models"
 
     @property
+    def trained(self) -> Path:
+        return self.path / "trained"
+
+    @property
     def tunings(self) -> Path:
         return self.path / "tuning"
 

@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect, bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import trio
 
@@ -181,6 +182,12 @@ class Crew:
         if peer in self._answering:
             return 0.0
         return self._now() - self._answered.get(peer, self._began)
+
+    def heirs(self, job: str, own: PeerId) -> list[PeerId]:
+        """Return the live workers other than `own` that would continue a job, the first one
+        first."""
+        ring = islice(self.shares.heirs(job), state_defaults.CLAIM_HEIRS)
+        return list(dict.fromkeys(peer for peer in ring if peer != own and not self.silent(peer)))
 
     def patience(self) -> float:
         """Return the seconds of silence after which other nodes may take over a member's jobs."""

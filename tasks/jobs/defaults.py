@@ -16,6 +16,7 @@ FAILURES = 3  # rounds of tries by one node after which it reports the job as fa
 FAILURES_KEPT = 1024  # jobs whose failures are remembered
 RUN_TIME = 3600.0  # the most seconds of one try
 LEAVE_TIME = 1.5  # the most seconds for withdrawing claims when the node stops
+MOVE_TIME = 10.0  # … if one of them is on work of which another node gets the last state first
 LEAVE_SPREAD = 0.5  # seconds in which the withdrawal reaches other nodes
 CLAIM_BYTES = 200  # approximate size of a claim in its feed, without its result
 INLINE_BYTES = 1000  # largest result inside a claim; a larger one is a blob
@@ -57,7 +58,9 @@ SERVED_FOR = 2.0  # seconds for which the list of served models is cached
 
 # Replication of inputs and outputs.
 KEEP_TIME = 20.0  # seconds in which another node stores a job and its input
-KEEP_ASKED = 3  # nodes that are asked to store one blob
+KEEP_COPIES = 3  # nodes that store the input of a job, besides its author
+KEEP_MORE = 5.0  # seconds for the others after the first one has stored it
+KEEP_ASKED = 6  # nodes that are asked to store one blob
 KEEP_RATE = (128.0, 0.05)  # MiB of one peer that are stored for others: at once, and per second
 KEEP_LOOK = 0.25  # seconds between two checks for a job that is to arrive
 KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's last job

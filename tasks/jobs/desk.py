@@ -102,6 +102,20 @@ class Desk:
                 hint="`shoal job result --all -o FILE` reads all, `shoal job cancel ID` drops one",
             )
         facts = [fact for job in jobs for fact in self._new(job, lease)]
+        await self._write(facts)
+        return [job.id for job, _ in facts if not job.of]
+
+    async def submit_packed(self, kind: str, spec: bytes, *, lease: float) -> str:
+        """Submit a job of one piece whose spec is encoded and checked, and return its id. Raises
+        the errors of `submit`."""
+        nonce = self._nonce() + bytes(2)
+        job = Job(job_id(self._own, nonce), self._own, kind, spec, lease=lease)
+        await self._write([(job, nonce)])
+        return job.id
+
+    async def _write(self, facts: Sequence[tuple[Job, bytes]]) -> None:
+        """Write all jobs or none, and wait until they are on disk. Raises the errors of
+        `submit`."""
         written: list[str] = []
         try:
             for job, nonce in facts:
@@ -114,7 +128,6 @@ class Desk:
                 raise _full(error) from None
             raise
         self._groups = None
-        return [job.id for job, _ in facts if not job.of]
 
     async def own(self) -> list[str]:
         """Return the ids of this node's jobs and results, in the order of submission.
@@ -303,11 +316,15 @@ class Desk:
 
     # Writing.
 
+    def _nonce(self) -> bytes:
+        """Return the beginning of the nonces of a new job's pieces."""
+        self._last_made = max(self._last_made + 1, int(self._host.wall() * 1e6))
+        return self._last_made.to_bytes(8) + self._host.entropy(_NONCE_BYTES)
+
     def _new(self, new: NewJob, lease: float) -> Iterator[tuple[Job, bytes]]:
         """Yield the pieces of a job with their nonces. Raises BadSpec if one is too large or
         invalid."""
-        self._last_made = max(self._last_made + 1, int(self._host.wall() * 1e6))
-        nonce = self._last_made.to_bytes(8) + self._host.entropy(_NONCE_BYTES)
+        nonce = self._nonce()
         first = job_id(self._own, nonce + bytes(2))
         for part, (spec, rows) in enumerate(new.pieces):
             packed, number = pack_spec(spec), nonce + part.to_bytes(2)

@@ -5,7 +5,7 @@ that do jobs to confirm that they have the job's entry and its input. A node tha
 in the same way for the output, before it says that the piece is done. Spec: docs/spec/jobs.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import trio
@@ -61,24 +61,39 @@ class Keepers:
         self._rates = Rates(Rate(*defaults.KEEP_RATE))
         courier.handle(KEEP, self._on_keep)
 
-    async def replicate(self, job: str, blob: str = "", size: int = 0) -> bool:
-        """Ask other nodes to store a job and a blob of it, until one of them does.
+    async def replicate(self, job: str, blob: str = "", size: int = 0, copies: int = 1) -> bool:
+        """Ask other nodes to store a job and a blob of it, until `copies` of them do. Without a
+        blob one is enough, because feeds spread the job.
 
-        Returns False if none does within KEEP_TIME.
+        Returns False if none does within KEEP_TIME. Further ones get KEEP_MORE seconds after the
+        first.
         """
-        stored = False
+        wanted = copies if blob else 1
+        waiting = iter(self._some_helpers())
+        stored = list[PeerId]()
+
+        async def ask() -> None:
+            """Ask one helper after the other until one stores it."""
+            for peer in waiting:
+                if await self._is_kept(peer, message):
+                    stored.append(peer)
+                    scope.deadline = min(scope.deadline, trio.current_time() + defaults.KEEP_MORE)
+                    return
+
         message = Keep(job, blob or None, size).fields()
-        with trio.move_on_after(defaults.KEEP_TIME):
-            for peer in self._some_helpers():
-                try:
-                    await self._courier.meet(peer)
-                    timeout = defaults.KEEP_TIME
-                    await self._courier.call(peer, KEEP, message, timeout=timeout)
-                    stored = True
-                    break
-                except (CallRefused, LinkClosed):
-                    continue
-        return stored
+        with trio.move_on_after(defaults.KEEP_TIME) as scope:
+            async with trio.open_nursery() as nursery:
+                for _ in range(wanted):
+                    nursery.start_soon(ask)
+        return bool(stored)
+
+    async def _is_kept(self, peer: PeerId, message: Mapping[str, object]) -> bool:
+        try:
+            await self._courier.meet(peer)
+            await self._courier.call(peer, KEEP, message, timeout=defaults.KEEP_TIME)
+        except (CallRefused, LinkClosed):
+            return False
+        return True
 
     def _some_helpers(self) -> list[PeerId]:
         """Return a few helpers, a different one first each time."""

@@ -34,6 +34,8 @@ NOT_NOW: Final = (
     "unreachable",
 )
 """Codes of temporary obstacles, which do not count as failures of the job."""
+MOVED: Final = "moved"
+"""Code with which a runner ends if another node is to continue the job."""
 _SHORTAGES: Final = ("busy", "no-memory", "too-many", "too-many-sessions", "overloaded")
 """Codes of refusals that other rows of this node may have caused."""
 
@@ -61,6 +63,7 @@ class RowRunner:
     """`Runner` of the pieces of one kind."""
 
     moves = False  # outputs of another node would become this node's word
+    run_time = defaults.RUN_TIME
 
     def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
         self.kind = kind.name

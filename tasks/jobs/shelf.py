@@ -29,8 +29,11 @@ class Shelves(Protocol):
     node names them.
     """
 
-    async def put(self, data: bytes, author: str = "") -> str:
-        """Store a blob, announce it to other nodes, and return its root.
+    fetched: int
+    """Bytes that `read` and `keep` have fetched from other nodes."""
+
+    async def put(self, data: bytes, author: str = "", *, announced: bool = True) -> str:
+        """Store a blob, announce it to other nodes if `announced`, and return its root.
 
         Raises ModelError if there is no space or the disk fails.
         """
@@ -106,9 +109,10 @@ class Shelf(Shelves):
         self._exchange = exchange
         self._folder = folder
         self._linked = linked
+        self.fetched = 0
         self._one = trio.Lock()  # all operations use the same temporary files
 
-    async def put(self, data: bytes, author: str = "") -> str:
+    async def put(self, data: bytes, author: str = "", *, announced: bool = True) -> str:
         path = self._folder / "result"
         async with self._one:
             before = self._library.blobs.roots()
@@ -120,7 +124,8 @@ class Shelf(Shelves):
                     await self._mark(root, author)
             finally:
                 await self._remove_file(path)
-        await self._exchange.announce(root)
+        if announced:
+            await self._exchange.announce(root)
         return root
 
     async def get(self, root: str, size: int) -> bytes:
@@ -141,16 +146,20 @@ class Shelf(Shelves):
     async def keep(self, root: str, size: int, author: str) -> None:
         tree = await self._kept_tree(root, size, author)
         patience = defaults.FETCH_PATIENCE
-        await self._exchange.fetch(root, tree.leaves, self._linked, patience=patience, asked=True)
+        report = await self._exchange.fetch(
+            root, tree.leaves, self._linked, patience=patience, asked=True
+        )
+        self.fetched += report.size
         await self._exchange.announce(root)
 
     async def read(self, part: BlobPart, author: str) -> bytes:
         tree = await self._kept_tree(part.root, part.size, author)
         first = part.start // CHUNK
         leaves = tree.leaves[first : (part.stop - 1) // CHUNK + 1]
-        await self._exchange.fetch(
+        report = await self._exchange.fetch(
             part.root, leaves, self._linked, patience=defaults.FETCH_PATIENCE, asked=True
         )
+        self.fetched += report.size
         data = await self._host.offload(self._read_chunks, leaves)
         return data[part.start - first * CHUNK : part.stop - first * CHUNK]
 

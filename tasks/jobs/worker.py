@@ -29,7 +29,7 @@ from .desk import JobNode
 from .errors import BadOutcome
 from .fairness import FairQueue
 from .results import JobOutcome, failed, pack_outcome, read_outcome
-from .runner import NOT_NOW, Report
+from .runner import MOVED, NOT_NOW, Report
 from .shelf import Shelves
 
 Item = TypeVar("Item")
@@ -44,6 +44,8 @@ class Runner(Protocol):
     kind: str
     moves: bool
     """Whether another node can continue the work from what a claim names as `kept`."""
+    run_time: float
+    """The most seconds of one try."""
 
     def able(self, job: Job) -> bool:
         """Return whether the job can be done on this node now."""
@@ -127,6 +129,7 @@ class Worker:
         self._terms = terms
         self._runners = runners
         self._shelf = shelf
+        self._live = live
         self._jobs = node.state.views.jobs
         self.crew = Crew(node.state.views.members, runners, live=live, now=node.host.now)
         """Members that do jobs of the same kinds."""
@@ -184,7 +187,9 @@ class Worker:
             self._state.set("member", JOBS, None)
         for work in list(self._work.values()):
             work.scope.cancel()
-        with trio.move_on_after(defaults.LEAVE_TIME):
+        moving = any(self._runners[work.job.kind].moves for work in self._work.values())
+        most = defaults.MOVE_TIME if moving else defaults.LEAVE_TIME
+        with trio.move_on_after(most):
             while does_jobs(members, self._own) or any(  # noqa: ASYNC110  the views tell tasks
                 map(self._is_open, begun)
             ):
@@ -373,7 +378,10 @@ class Worker:
                 return await self._tried(work)
             except ShoalError as error:
                 why = failed(getattr(error, "code", None) or "failed", error.message)
-                if why.error in NOT_NOW:
+                if why.error == MOVED:
+                    return None
+                absent = why.error == "no-source" and work.job.author not in self._live()
+                if why.error in NOT_NOW or absent:  # its author has the input
                     work.failed = False
                     return None
         failures = self._failures.pop(work.job.id, 0) + 1
@@ -397,9 +405,10 @@ class Worker:
                     self._write(work.claim)
 
         await self._terms.turn.come()
-        with trio.move_on_after(defaults.RUN_TIME):
-            return await self._runners[work.job.kind].run(work.job, progress)
-        return failed("too-long", f"it took over {defaults.RUN_TIME:g} s")
+        runner = self._runners[work.job.kind]
+        with trio.move_on_after(runner.run_time):
+            return await runner.run(work.job, progress)
+        return failed("too-long", f"it took over {runner.run_time:g} s")
 
     async def _result(self, work: _Work, outcome: JobOutcome) -> bytes | None:
         """Return an outcome encoded for the claim. A long text is stored as a blob first, if

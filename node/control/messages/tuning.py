@@ -84,7 +84,8 @@ class TuningView:
     per second. `saved` is the step of the last checkpoint. `adapter` is the root of the result.
     `folder` has its files, and `out` is where the user wants the result, or None. `together` is the
     name under which it is averaged with those of others, or None. `company` tells about
-    them, if it ran since the daemon started.
+    them, if it ran since the daemon started. `moves` says whether other nodes may train it, `job`
+    is the id of its job then, or None, and `trainer` the peer that trains it now, or None.
     """
 
     id: str
@@ -113,6 +114,9 @@ class TuningView:
     out: str | None
     together: str | None
     company: CompanyView | None
+    moves: bool
+    job: str | None
+    trainer: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,8 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
 
     The reply comes when the data is encoded and stored; the fine-tuning then runs without a client.
     If the client leaves before, nothing is kept. Absent settings have defaults. `out` is an
-    absolute path.
+    absolute path. `moves` says whether other nodes may train it; if it is absent, they may in a
+    private swarm.
     """
 
     op = "tuning_begin"
@@ -164,13 +169,20 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     held_out: Annotated[float, Number(0.0, 0.9)] | None = None
     together: Name | None = None
     every: Annotated[int, Whole(1, STEPS_MOST)] | None = None
+    moves: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TuningsView:
-    """The fine-tunings of this node, the oldest first."""
+    """The fine-tunings of this node, the oldest first.
+
+    `fetched` is the number of bytes of checkpoints, of any node's fine-tunings, that this node has
+    fetched since its start. `whole` is what all their parts have, with those that were here.
+    """
 
     tunings: tuple[TuningView, ...]
+    fetched: int = 0
+    whole: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +222,15 @@ class StopTuning(Ask[TuningView, Never]):
     """Request to stop a fine-tuning after a checkpoint."""
 
     op = "tuning_stop"
+    tuning: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTuning(Ask[TuningView, Never]):
+    """Request to have the trainer of a fine-tuning stop after a checkpoint, so that another node
+    continues."""
+
+    op = "tuning_move"
     tuning: Text
 
 

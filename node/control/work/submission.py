@@ -54,7 +54,7 @@ class Submission:
             blobs.append((blob, len(found.data) if blob else 0))
         made = await self._working.desk.submit(jobs, lease=jobs_defaults.LEASE)
         replicate = self._working.keepers.replicate
-        replicated = await replicate(made[-1], *blobs[-1])
+        replicated = await replicate(made[-1], *blobs[-1], jobs_defaults.KEEP_COPIES)
         broken = [line for each in prepared for line in each.broken]
         return messages.SubmittedJobs(
             tuple(made),

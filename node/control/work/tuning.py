@@ -30,6 +30,7 @@ class TuningOperations:
                 operation(messages.ShowTuning, self.show),
                 operation(messages.FollowTuning, self.follow),
                 operation(messages.StopTuning, self.stop),
+                operation(messages.MoveTuning, self.move),
                 operation(messages.ResumeTuning, self.resume),
                 operation(messages.RemoveTuning, self.remove),
             )
@@ -42,7 +43,10 @@ class TuningOperations:
     async def begin(self, ask: messages.BeginTuning, emit: Emit) -> messages.ShownTuning:
         self._base.refuse_when_stopping()
         out = None if ask.out is None else Path(ask.out)
-        request = Request(ask.model, Path(ask.path), _wishes(ask), ask.name, out)
+        moves = ask.moves
+        if moves is None:
+            moves = ask.together is None and self._parts.is_private
+        request = Request(ask.model, Path(ask.path), _wishes(ask), ask.name, out, moves)
         async with progress_to(emit) as note:
             async with self._parts.tunable(ask.model) as model:
                 tuning = await self._tunings.begin(request, model, note)
@@ -50,7 +54,9 @@ class TuningOperations:
 
     async def tunings(self, _ask: messages.ListTunings, _emit: Emit) -> messages.TuningsView:
         await trio.lowlevel.checkpoint()
-        return messages.TuningsView(tuple(map(tuning_view, self._tunings.all())))
+        vault = self._parts.vault
+        views = tuple(map(self._view, self._tunings.all()))
+        return messages.TuningsView(views, vault.fetched, vault.whole)
 
     async def show(self, ask: messages.ShowTuning, _emit: Emit) -> messages.ShownTuning:
         return await self._shown(self._tunings.find(ask.tuning))
@@ -61,7 +67,7 @@ class TuningOperations:
         while tuning.is_active:
             self._base.refuse_when_stopping()
             changed = tuning.progress.changed
-            await emit(messages.TuningProgress(tuning_view(tuning)))
+            await emit(messages.TuningProgress(self._view(tuning)))
             await trio.sleep(FOLLOW_PAUSE)
             await changed.wait()
         return await self._shown(tuning)
@@ -69,24 +75,32 @@ class TuningOperations:
     async def stop(self, ask: messages.StopTuning, _emit: Emit) -> messages.TuningView:
         tuning = self._tunings.find(ask.tuning)
         await self._tunings.stop(tuning)
-        return tuning_view(tuning)
+        return self._view(tuning)
+
+    async def move(self, ask: messages.MoveTuning, _emit: Emit) -> messages.TuningView:
+        tuning = self._tunings.find(ask.tuning)
+        await self._tunings.move(tuning)
+        return self._view(tuning)
+
+    def _view(self, tuning: Tuning) -> messages.TuningView:
+        return tuning_view(tuning, self._tunings.trainer(tuning))
 
     async def resume(self, ask: messages.ResumeTuning, _emit: Emit) -> messages.TuningView:
         self._base.refuse_when_stopping()
         tuning = self._tunings.find(ask.tuning)
         await self._tunings.resume(tuning)
-        return tuning_view(tuning)
+        return self._view(tuning)
 
     async def remove(self, ask: messages.RemoveTuning, _emit: Emit) -> messages.TuningView:
         tuning = self._tunings.find(ask.tuning)
         await self._tunings.remove(tuning)
-        return tuning_view(tuning)
+        return self._view(tuning)
 
     async def _shown(self, tuning: Tuning) -> messages.ShownTuning:
         plan, points = tuning.plan, await self._tunings.points(tuning)
         settings, counts = plan.settings, plan.counts
         return messages.ShownTuning(
-            tuning=tuning_view(tuning),
+            tuning=self._view(tuning),
             settings=messages.TuningSettingsView(
                 rank=settings.rank,
                 alpha=settings.alpha,
@@ -148,8 +162,8 @@ def _state(tuning: Tuning) -> str:
     return "waiting" if tuning.progress.trouble else "running"
 
 
-def tuning_view(tuning: Tuning) -> messages.TuningView:
-    """Describe a fine-tuning."""
+def tuning_view(tuning: Tuning, trainer: str | None = None) -> messages.TuningView:
+    """Describe a fine-tuning. `trainer` is the peer that trains it, if it may move."""
     plan, progress, running = tuning.plan, tuning.progress, tuning.is_active
     company = progress.company
     return messages.TuningView(
@@ -181,4 +195,7 @@ def tuning_view(tuning: Tuning) -> messages.TuningView:
         company=None if company is None else messages.CompanyView(
             company.peers, company.round, company.refused, company.told or None
         ),
+        moves=plan.moves,
+        job=plan.job or None,
+        trainer=trainer,
     )  # fmt: skip

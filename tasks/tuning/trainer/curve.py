@@ -39,7 +39,7 @@ class Curve:
     def __init__(self, host: Host, folder: Path) -> None:
         self.points = list[Point]()
         self._host = host
-        self._folder = folder
+        self.folder = folder
         self._events: Path | None = None
         self._lines = bytearray()
         self._records = bytearray()
@@ -47,23 +47,22 @@ class Curve:
     async def open(self, step: int) -> None:
         """Begin a run after `step` steps. Points after that are forgotten. Raises OSError if the
         disk fails."""
-        self.points = await self._host.offload(read, self._host.files, self._folder)
+        self.points = await self._host.offload(read, self._host.files, self.folder)
         self.points = [point for point in self.points if point.step <= step]
         await self._host.offload(self._open, step)
 
     def _open(self, step: int) -> None:
         files, wall = self._host.files, self._host.wall()
-        files.make_folder(self._folder)
-        files.write(self._folder / "loss.jsonl", b"".join(map(_line, self.points)))
-        number = sum("tfevents" in entry.name for entry in files.list(self._folder))
+        write_points(files, self.folder, self.points)
+        number = sum("tfevents" in entry.name for entry in files.list(self.folder))
         name = f"events.out.tfevents.{int(wall)}.{min(number, defaults.STARTS):04}.shoal"
-        self._events = self._folder / name
+        self._events = self.folder / name
         files.append(self._events, events.beginning(wall, step + 1))
 
     def add(self, point: Point) -> None:
         """Append a point. It is written at the next `flush`."""
         self.points.append(point)
-        self._lines += _line(point)
+        self._lines += encode_point(point)
         self._records += events.scalars(point.wall, point.step, _values(point))
 
     async def flush(self) -> None:
@@ -76,11 +75,12 @@ class Curve:
             del self._lines[: len(lines)], self._records[: len(records)]
 
     def _append(self, path: Path, lines: bytes, records: bytes) -> None:
-        self._host.files.append(self._folder / "loss.jsonl", lines)
+        self._host.files.append(self.folder / "loss.jsonl", lines)
         self._host.files.append(path, records)
 
 
-def _line(point: Point) -> bytes:
+def encode_point(point: Point) -> bytes:
+    """Return the line of a point in the file of a curve."""
     return json.dumps(point.fields()).encode() + b"\n"
 
 
@@ -103,6 +103,12 @@ def read(files: Files, folder: Path) -> list[Point]:
         except (ValueError, RecursionError, Undecodable):
             break
     return found
+
+
+def write_points(files: Files, folder: Path, points: Sequence[Point]) -> None:
+    """Write the file of a curve. Blocking. Raises OSError if the disk fails."""
+    files.make_folder(folder)
+    files.write(folder / "loss.jsonl", b"".join(map(encode_point, points)))
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:

@@ -107,7 +107,8 @@ def check(found: Gradients, learned: Learned, counted: int) -> float:
     if found.tensors.keys() != learned.first.keys():
         raise BadGradients("they are of other tensors than those that are trained")
     total = 0.0
-    for name, each in found.tensors.items():
+    for name in learned.first:  # the order of a chain's tensors is another one in each process
+        each = found.tensors[name]
         wanted = learned.tensors[name].shape
         if each.shape != wanted or each.dtype != np.float32:
             raise BadGradients(f"{_words(name)} has the shape {list(each.shape)}, "

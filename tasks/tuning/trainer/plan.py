@@ -20,6 +20,7 @@ from ....transport.message import Message, Root
 from . import defaults
 from .dataset import BadLine, DataReport
 from .errors import Damaged
+from .optimiser import Shapes
 from .settings import TuningSettings
 
 State = Literal["running", "stopped", "failed", "done"]
@@ -82,10 +83,26 @@ class Plan(Message, frozen=True):
     held_out: float | None = None
     best: float | None = None
     best_step: _Count = 0
+    moves: bool = False  # whether other nodes may train it
+    job: _Text = ""  # that does so now, or ""
 
     def put(self, **changes: object) -> "Plan":
         """Return the plan with some fields changed."""
         return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What another node needs to train a fine-tuning. `run` is the digest of all that the result
+    depends on, `rows` the file with the encoded rows, `data` its digest, and `model` what the user
+    calls the model."""
+
+    settings: TuningSettings
+    shapes: Shapes
+    run: str
+    rows: Path
+    data: str
+    model: str
 
 
 PLAN: Final = "plan.json"

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import trio
@@ -62,6 +62,18 @@ class Progress:
         self.changed = trio.Event()
 
 
+class Store(Protocol):
+    """Where a fine-tuning that moves has its checkpoints."""
+
+    async def load(self) -> Learned | None:
+        """Return the state of the newest checkpoint, or None if there is none."""
+        ...
+
+    async def save(self, learned: Learned) -> None:
+        """Store a checkpoint. Raises ShoalError or OSError if the disk refuses it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """Task of a run. `folder` has its checkpoint; `data` is the digest of the rows."""
@@ -72,6 +84,8 @@ class Task:
     data: str
     joint: Joint | None = None
     """How it is averaged with those of others."""
+    store: "Store | None" = None
+    """Where checkpoints go, or None for a file in the folder."""
 
     @property
     def digest(self) -> str:
@@ -114,7 +128,7 @@ class Training:
         Raises TuningError if a file is damaged, or if gradients or the chain's refusals leave no
         way on. When it is cancelled, a checkpoint is written first.
         """
-        rows, learned = await self._host.offload(self._opened)
+        rows, learned = await self._opened()
         self._learned = learned
         settings = self._settings
         order = Order(rows.lengths, settings.batch, settings.seed, settings.held_out)
@@ -180,11 +194,20 @@ class Training:
             await together.exchange(learned)
         self._progress.tell()
 
-    def _opened(self) -> tuple[Rows, Learned]:
-        """Open the rows, and return the state of the last checkpoint or the first one. Blocking."""
+    async def _opened(self) -> tuple[Rows, Learned]:
+        """Open the rows, and return the state of the last checkpoint or the first one."""
+        store = self._task.store
+        if store is None:
+            return await self._host.offload(self._open, None)
+        found = await store.load()
+        return await self._host.offload(self._open, found)
+
+    def _open(self, found: Learned | None) -> tuple[Rows, Learned]:
+        """Open the rows, and the checkpoint in the folder unless a state was found. Blocking."""
         task, files = self._task, self._host.files
         rows = Rows(files, task.folder / "rows", task.data)
-        found = checkpoint.load(files, self._path, task.settings, task.shapes, task.digest)
+        if found is None:
+            found = checkpoint.load(files, self._path, task.settings, task.shapes, task.digest)
         return rows, found or self._begun()
 
     def _begun(self) -> Learned:
@@ -314,12 +337,15 @@ class Training:
         """Write a checkpoint. Return False if the disk refuses; the old one is still there then."""
         self._saved_at = self._host.now()
         try:
-            await self._host.offload(
-                checkpoint.save, self._host.files, self._path, learned, self._task.digest
-            )
-        except OSError as error:
-            self._say(f"no checkpoint since step {self._progress.saved}: "
-                      f"{(error.strerror or str(error)).lower()}")  # fmt: skip
+            if self._task.store is not None:
+                await self._task.store.save(learned)
+            else:
+                await self._host.offload(
+                    checkpoint.save, self._host.files, self._path, learned, self._task.digest
+                )
+        except (OSError, ShoalError) as error:
+            why = error.message if isinstance(error, ShoalError) else error.strerror or str(error)
+            self._say(f"no checkpoint since step {self._progress.saved}: {why.lower()}")
             return False
         self._progress.saved = learned.step
         return True

@@ -6,8 +6,8 @@ were running when it ended.
 
 import math
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,6 +19,7 @@ from ....transport import naming
 from ....transport.errors import ShoalError
 from ....transport.guard import Guard
 from ....transport.host.seam import Host
+from ....transport.identity import PeerId
 from ...engine.adapters import module_shapes
 from ...engine.families import Architecture
 from ...errors import TaskError
@@ -26,13 +27,14 @@ from ..averaging.averager import AveragingNode
 from ..averaging.codecs import Codec
 from ..averaging.lora import Lora
 from ..interface import TensorName, TuningChain
-from . import defaults
-from .curve import Curve, Point, read
+from . import checkpoint, defaults
+from .checkpoint import run_digest
+from .curve import Curve, Point, read, write_points
 from .encoding import Encoder, Note, write_rows
 from .errors import Damaged, TuningError
 from .folder import write_peft
-from .optimiser import Array
-from .plan import Counts, Plan, PlanFile
+from .optimiser import Array, Learned
+from .plan import Counts, Errand, Plan, PlanFile
 from .rows import RowsWriter
 from .settings import TuningSettings, Wishes, check_wishes, row_length, settle
 from .together import Joint
@@ -57,6 +59,36 @@ Named = Callable[[], Awaitable[set[str]]]
 """Returns the names that adapters have on this node."""
 
 
+State = tuple[Learned, Sequence[Point]]
+"""State of a fine-tuning, and its loss curve up to there."""
+
+
+class Elsewhere(Protocol):
+    """Fine-tunings of this node that any node may train, as jobs. `Afar` implements it."""
+
+    async def submit(self, errand: Errand, start: State | None) -> str:
+        """Submit one that begins at a state, or at step 0. Return the id of its job."""
+        ...
+
+    async def follow(
+        self, job: str, errand: Errand, progress: Progress, show: Callable[[list[Point]], None]
+    ) -> State:
+        """Show the progress of one until it is done, and return its last state."""
+        ...
+
+    async def take_back(self, job: str, errand: Errand) -> State | None:
+        """End one, and return the newest state that can be had, or None if there is none."""
+        ...
+
+    async def move(self, job: str) -> None:
+        """Have its trainer stop, so that another node continues."""
+        ...
+
+    def trainer(self, job: str) -> PeerId | None:
+        """Return the peer that trains it now, or None."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What fine-tunings use of their node."""
@@ -67,17 +99,23 @@ class Surroundings:
     named: Named
     averaging: AveragingNode | None = None
     """Where adapters are averaged with those of other nodes, or None if they cannot be."""
+    afar: Elsewhere | None = None
+    """Where other nodes train them, or None if none may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A fine-tuning that a user wants. `name` and `out` are None if the user gave none."""
+    """A fine-tuning that a user wants. `name` and `out` are None if the user gave none.
+
+    `moves` says whether other nodes may train it.
+    """
 
     model: str
     source: Path
     wishes: Wishes
     name: str | None = None
     out: Path | None = None
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +234,7 @@ class Tunings:
             settings = settle(ask.wishes, model.root, model.arch, writer.length, writer.rows, seed)
             data = await writer.finish()
             plan = Plan(ask.model, str(ask.source), name, out, settings, data, Counts.of(report),
-                        self._host.wall(), "running")  # fmt: skip
+                        self._host.wall(), "running", moves=ask.moves)  # fmt: skip
             await self._host.offload(file.write, plan)
         except BaseException as error:
             with trio.CancelScope(shield=True):
@@ -220,6 +258,12 @@ class Tunings:
                 hint="remove some: `shoal finetune list`, then `shoal finetune rm ID`",
             )
         check_wishes(ask.wishes, model.arch, model.context)
+        if ask.moves and (self._around.afar is None or ask.wishes.together is not None):
+            raise TuningError(
+                "stays",
+                "a fine-tuning that is averaged with others stays on its node",
+                hint="leave out `--movable` or `--together`",
+            )
         self._check_together(ask.wishes.together)
         if ask.out is not None and await self._host.offload(self._is_used, ask.out):
             raise TuningError(
@@ -299,13 +343,32 @@ class Tunings:
         Raises TuningError `not-active` if it does not run.
         """
         if not tuning.is_active:
-            raise TuningError(
-                "not-active",
-                f"the fine-tuning {tuning.id} is {tuning.plan.state}",
-                hint=f"`shoal finetune show {tuning.id}` shows it",
-            )
+            raise _not_active(tuning)
         await self._settle(tuning, state="stopped")
         await self._end(tuning)
+        await self._take_back(tuning)
+
+    async def move(self, tuning: Tuning) -> None:
+        """Have the trainer of a fine-tuning stop after a checkpoint, so that another node
+        continues.
+
+        Raises TuningError `stays` if only this node may train it, `not-active` if it does not run,
+        and `not-moved` if its trainer does not answer.
+        """
+        if not tuning.is_active:
+            raise _not_active(tuning)
+        if self._around.afar is None or not tuning.plan.job:
+            raise TuningError(
+                "stays",
+                f"only this node may train the fine-tuning {tuning.id}",
+                hint="begin one that may move with `shoal finetune MODEL --data FILE --movable`",
+            )
+        await self._around.afar.move(tuning.plan.job)
+
+    def trainer(self, tuning: Tuning) -> PeerId | None:
+        """Return the peer that trains a fine-tuning which may move, or None."""
+        afar, job = self._around.afar, tuning.plan.job
+        return None if afar is None or not job else afar.trainer(job)
 
     async def resume(self, tuning: Tuning) -> None:
         """Continue a fine-tuning that was stopped or has failed.
@@ -326,6 +389,7 @@ class Tunings:
         if tuning.is_active:
             await self._settle(tuning, state="stopped")
         await self._end(tuning)
+        await self._take_back(tuning)
         self._all.pop(tuning.id, None)
         try:
             await self._host.offload(self._remove, tuning.folder)
@@ -364,8 +428,8 @@ class Tunings:
         began = math.nan
         try:
             with scope:
-                tuning.queued = True
-                async with self._gate:
+                tuning.queued = not tuning.plan.moves
+                async with nullcontext() if tuning.plan.moves else self._gate:
                     tuning.queued, began = False, self._host.now()
                     await self._attempt(tuning)
         finally:
@@ -380,7 +444,8 @@ class Tunings:
         """Run a fine-tuning to its end, and publish the result. Failures become its state."""
         try:
             with self._guard.around(f"the fine-tuning {tuning.id}", instead=_mishap):
-                tensors = await self._trained(tuning)
+                moves = tuning.plan.moves
+                tensors = await (self._afar(tuning) if moves else self._trained(tuning))
                 root = await self._published(tuning, tensors)
         except ShoalError as error:
             code = str(getattr(error, "code", None) or "failed")
@@ -388,6 +453,7 @@ class Tunings:
                 tuning, state="failed", error=code, message=error.message[:1000],
                 hint=(error.hint or "")[:1000],
             )  # fmt: skip
+            await self._take_back(tuning)
         else:
             await self._settle(tuning, state="done", adapter=root)
 
@@ -404,6 +470,77 @@ class Tunings:
             with trio.move_on_after(defaults.RETRY[0]) as leaving:
                 leaving.shield = True
                 await chain.aclose()
+
+    # Training by other nodes.
+
+    def _errand(self, tuning: Tuning, arch: Architecture) -> Errand:
+        """Return what another node has to know. Its author's name keeps what is stored here."""
+        plan = tuning.plan
+        run = run_digest(plan.settings, plan.data)
+        return Errand(plan.settings, module_shapes(arch), run, tuning.folder / "rows", plan.data,
+                      plan.model)  # fmt: skip
+
+    async def _afar(self, tuning: Tuning) -> dict[TensorName, Array]:
+        """Have a fine-tuning trained by any node, and return the adapter."""
+        afar = self._around.afar
+        if afar is None:
+            raise TuningError("stays", "this node has no jobs")
+        errand = self._errand(tuning, await self._arch(tuning))
+        curve = tuning.curve = Curve(self._host, tuning.folder / "curve")
+        if not tuning.plan.job:
+            start = await self._host.offload(self._start_of, tuning, errand)
+            job = await afar.submit(errand, start)
+            await self._settle(tuning, job=job)
+
+        def show(points: list[Point]) -> None:
+            curve.points = points
+
+        state = await afar.follow(tuning.plan.job, errand, tuning.progress, show)
+        await self._keep(tuning, errand, state)
+        await self._take_back(tuning)
+        learned = state[0]
+        return learned.best or learned.tensors
+
+    def _start_of(self, tuning: Tuning, errand: Errand) -> State | None:
+        """Return the state that is on this disk, or None if there is none. Blocking."""
+        files, folder = self._host.files, tuning.folder
+        learned = checkpoint.load(
+            files, folder / "checkpoint", errand.settings, errand.shapes, errand.run
+        )
+        return None if learned is None else (learned, read(files, folder / "curve"))
+
+    async def _keep(self, tuning: Tuning, errand: Errand, state: State) -> None:
+        """Write a state and its curve to the disk, and show it."""
+        learned, points = state
+        files, folder = self._host.files, tuning.folder
+        with suppress(OSError):
+            await self._host.offload(
+                checkpoint.save, files, folder / "checkpoint", learned, errand.run
+            )
+            await self._host.offload(write_points, files, folder / "curve", points)
+        progress = tuning.progress
+        progress.step = progress.saved = learned.step
+        progress.loss = learned.loss
+        if learned.best:
+            progress.best, progress.best_step = learned.best_loss, learned.best_step
+        held = [point.held_out for point in points if point.held_out is not None]
+        progress.held_out = held[-1] if held else None
+        tuning.curve = None
+        await self._settle(tuning, **_reached(tuning, 0.0))
+
+    async def _take_back(self, tuning: Tuning) -> None:
+        """End the job of a fine-tuning, and store its newest state here."""
+        afar, job = self._around.afar, tuning.plan.job
+        if afar is None or not job:
+            return
+        with trio.CancelScope(shield=True):
+            with suppress(ShoalError):
+                arch = await self._around.arch_of(tuning.plan.settings.root)
+                errand = self._errand(tuning, arch)
+                state = await afar.take_back(job, errand)
+                if state is not None:
+                    await self._keep(tuning, errand, state)
+            await self._settle(tuning, job="")
 
     def _joint(self, settings: TuningSettings, arch: Architecture) -> Joint | None:
         """Return how a fine-tuning is averaged with those of others, or None if it is not. Blocks
@@ -475,6 +612,14 @@ class Tunings:
             for entry in files.list(inner):
                 if not entry.is_folder:
                     files.remove(inner / entry.name)
+
+
+def _not_active(tuning: Tuning) -> TuningError:
+    return TuningError(
+        "not-active",
+        f"the fine-tuning {tuning.id} is {tuning.plan.state}",
+        hint=f"`shoal finetune show {tuning.id}` shows it",
+    )
 
 
 def _progress_of(plan: Plan) -> Progress:

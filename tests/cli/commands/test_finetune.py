@@ -17,7 +17,7 @@ TUNING: dict[str, Any] = {
     "best_step": 24, "speed": 1234.5, "left_s": 95.0, "spent_s": 12.0, "saved": 24,
     "trouble": None, "error": None, "message": None, "hint": None, "adapter": None, "made": 1.7e9,
     "source": "/home/me/poems.jsonl", "folder": "/data/tuning/3fa9c1d20011", "out": None,
-    "together": None, "company": None,
+    "together": None, "company": None, "moves": False, "job": None, "trainer": None,
 }  # fmt: skip
 DONE = {**TUNING, "state": "done", "step": 120, "adapter": "cd" * 32, "left_s": None,
         "speed": None}  # fmt: skip
@@ -174,12 +174,14 @@ def test_show_draws_the_curve_and_job_show_too(shoal: Any, replaced: Any) -> Non
 def test_list_stop_resume_and_rm(shoal: Any, replaced: Any) -> None:
     asked: list[tuple[str, Any]] = []
     answers = {"tunings": {"tunings": [TUNING]}, "tuning_stop": TUNING, "tuning_resume": TUNING,
+               "tuning_move": TUNING,
                "tuning_show": shown(TUNING), "tuning_rm": TUNING}  # fmt: skip
     replaced(daemon(answers, asked))
     listed = shoal("finetune", "list").out
     assert "tiny-poems" in listed and "30 of 120" in listed and "2.750" in listed
     assert "stopped after step 24 of 120" in shoal("finetune", "stop", "3fa9").out
     assert "goes on in the daemon" in shoal("finetune", "resume", "3fa9").out
+    assert "another node continues" in shoal("finetune", "move", "3fa9").out
     refused = shoal("finetune", "rm", "3fa9")
     assert refused.code == 1 and "--yes" in refused.err
     assert [op for op, _ in asked if op == "tuning_rm"] == []

@@ -103,10 +103,10 @@ class FakeShelf:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.kept: dict[str, str] = {}  # the author of each blob that is kept
-        self.asked = 0
+        self.asked = self.fetched = 0
         self.full = False  # whether the disk takes anything
 
-    async def put(self, data: bytes, author: str = "") -> str:
+    async def put(self, data: bytes, author: str = "", *, announced: bool = True) -> str:
         await trio.lowlevel.checkpoint()
         if self.full:
             raise NotEnoughDisk(Path("/jobs"), len(data), 0)

@@ -150,3 +150,23 @@ async def test_a_silent_keeper_does_not_hold_up_a_submission(autojump_clock: obj
     began = trio.current_time()
     assert not await author.keepers.replicate(JOB)
     assert trio.current_time() - began <= defaults.KEEP_TIME + 1
+
+
+async def test_several_nodes_keep_an_input_and_wait_for_none_that_is_slow(
+    autojump_clock: object,
+) -> None:
+    peers = [PeerId("1" * 51 + letter) for letter in "abcdef"]
+    author = Node(peers)
+    for peer in peers:
+        keeper = author.courier.nodes[peer] = Node()
+        keeper.learn()
+        keeper.shelf.blobs[BLOB] = b"x" * 100
+    assert await author.keepers.replicate(JOB, BLOB, 100, 3)
+    assert sum(BLOB in node.shelf.kept for node in author.courier.nodes.values()) == 3
+    for node in author.courier.nodes.values():
+        node.shelf.kept.clear()
+        node.shelf.blobs.clear()  # so it asks for half a minute
+    author.courier.nodes[peers[2]].shelf.blobs[BLOB] = b"x" * 100
+    began = trio.current_time()
+    assert await author.keepers.replicate(JOB, BLOB, 100, 6)
+    assert trio.current_time() - began <= 1 + defaults.KEEP_MORE

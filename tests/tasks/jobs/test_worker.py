@@ -31,6 +31,7 @@ class Runner:
 
     kind = "sum"
     moves = False
+    run_time = defaults.RUN_TIME
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -271,6 +272,20 @@ async def test_a_lack_of_capacity_is_not_a_failure(code: str, autojump_clock: ob
         assert made.stands(job) in (JobState.OPEN, JobState.CLAIMED)
         await trio.sleep(1000)
         assert made.stands(job) is JobState.DONE and made.outcome(job).text == "3"
+
+
+@pytest.mark.parametrize("author_is_here", [True, False])
+async def test_an_input_that_no_node_has_waits_for_its_author(
+    autojump_clock: object, author_is_here: bool
+) -> None:
+    async with desk() as made:
+        if author_is_here:
+            made.live.add(AUTHOR)
+        made.runner.errors = [SessionError("no-source", "no node has it") for _ in range(9)]
+        job = made.state.submit(0, lease=20.0)
+        await trio.sleep(300)
+        assert made.stands(job) is JobState.DONE
+        assert made.outcome(job).error == ("no-source" if author_is_here else "")
 
 
 async def test_a_busy_stage_does_not_cost_a_job_its_lease(autojump_clock: object) -> None:

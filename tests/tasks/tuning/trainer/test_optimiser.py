@@ -126,3 +126,22 @@ def test_a_norm_after_data_that_is_known_by_heart_is_no_lie() -> None:
     big = changed(good, good.tensors[B0] * np.float32(1e3))
     with pytest.raises(BadGradients, match="plausible"):
         optimiser.check(big, learned, 24)
+
+
+def test_the_norm_does_not_depend_on_the_order_of_the_tensors() -> None:
+    """A chain's order is that of a set, which differs between processes."""
+    many = settings(modules=("q_proj", "k_proj", "v_proj", "o_proj"))
+    learned = optimiser.begin(many, SHAPES)
+    random = np.random.default_rng(3)
+    for attempt in range(20):
+        tensors = {
+            name: random.normal(0, 10.0 ** random.integers(-3, 3), each.shape).astype(np.float32)
+            for name, each in learned.tensors.items()
+        }
+        norms = set[float]()
+        for _ in range(10):
+            names = list(tensors)
+            random.shuffle(names)
+            found = Gradients(1.0, 5 + attempt, {name: tensors[name] for name in names})
+            norms.add(optimiser.check(found, replace(learned, norms=[]), 5 + attempt))
+        assert len(norms) == 1

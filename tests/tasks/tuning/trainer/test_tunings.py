@@ -17,9 +17,21 @@ from shoal.tasks.errors import NoRoute
 from shoal.tasks.text.frames import TextInfo
 from shoal.tasks.text.process import ChatTurn
 from shoal.tasks.tuning.trainer import defaults
+from shoal.tasks.tuning.trainer.checkpoint import load
+from shoal.tasks.tuning.trainer.curve import Curve, Point
 from shoal.tasks.tuning.trainer.errors import TuningError
+from shoal.tasks.tuning.trainer.plan import Errand
 from shoal.tasks.tuning.trainer.settings import Wishes
-from shoal.tasks.tuning.trainer.tunings import Request, Surroundings, Tunable, Tuning, Tunings
+from shoal.tasks.tuning.trainer.training import Progress, Task, Training
+from shoal.tasks.tuning.trainer.tunings import (
+    Request,
+    State,
+    Surroundings,
+    Tunable,
+    Tuning,
+    Tunings,
+)
+from shoal.transport.identity import PeerId
 from tests.dht.models import FakeHost
 from tests.tasks.tuning.numpy_chain import ARCH, VOCABULARY, NumpyChain
 
@@ -58,6 +70,7 @@ class Node:
         self.names = {"taken"}
         self.disturb: Callable[[int], Any] | None = None
         self.fail: Exception | None = None
+        self.afar: Afar | None = None
         self.data = folder / "data.jsonl"
         self.data.write_text("".join(json.dumps(line) + "\n" for line in LINES))
 
@@ -81,7 +94,7 @@ class Node:
         async def named() -> set[str]:
             return self.names
 
-        around = Surroundings(self, arch_of, publish, named)
+        around = Surroundings(self, arch_of, publish, named, afar=self.afar)
         tunings = Tunings(self.host, self.folder / "tuning", around)
         async with trio.open_nursery() as nursery:
             await nursery.start(tunings.run)
@@ -91,11 +104,72 @@ class Node:
 
     def ask(self, **more: Any) -> Request:
         wishes = {"modules": ("q_proj",), "steps": 12, "seed": 5, "rate": 0.01}
-        given = {k: more.pop(k) for k in ("name", "out") if k in more}
+        given = {k: more.pop(k) for k in ("name", "out", "moves") if k in more}
         return Request("tiny", self.data, Wishes(**{**wishes, **more}), **given)
 
     def files(self) -> set[str]:
         return {p.name for p in self.folder.rglob("*") if p.is_file()} - {"data.jsonl"}
+
+
+class Afar:
+    """Another node, which trains some steps in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.host = FakeHost(inline=True)
+        self.jobs = list[str]()
+        self.starts = list[int | None]()
+        self.gone = list[str]()
+        self.until = 12  # step after which it stops
+        self.state: State | None = None
+        self.fail: TuningError | None = None
+
+    async def submit(self, errand: Errand, start: State | None) -> str:
+        await trio.lowlevel.checkpoint()
+        self.jobs.append(f"{len(self.jobs):064x}")
+        self.starts.append(None if start is None else start[0].step)
+        self.state = start
+        return self.jobs[-1]
+
+    async def follow(
+        self, job: str, errand: Errand, progress: Progress, show: Callable[[list[Point]], None]
+    ) -> State:
+        if self.fail is not None:
+            raise self.fail
+        folder = self.folder / "afar"
+        folder.mkdir(exist_ok=True)
+        task = Task(errand.settings, errand.shapes, folder, errand.data)
+        (folder / "rows").write_bytes(errand.rows.read_bytes())
+        curve = Curve(self.host, folder / "curve")
+
+        def disturb(number: int) -> None:
+            if len(curve.points) >= self.until:
+                raise NoRoute("no node has layer 1")
+
+        training = Training(self.host, task, NumpyChain(disturb), curve, progress)
+        try:
+            await training.run()
+        finally:
+            learned = load(
+                self.host.files, folder / "checkpoint", errand.settings, errand.shapes, errand.run
+            )
+            if learned is not None:
+                self.state = learned, curve.points
+        show(curve.points)
+        assert self.state is not None
+        return self.state
+
+    async def take_back(self, job: str, errand: Errand) -> State | None:
+        await trio.lowlevel.checkpoint()
+        self.gone.append(job)
+        return self.state
+
+    async def move(self, job: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.gone.append(f"moved {job}")
+
+    def trainer(self, job: str) -> PeerId | None:
+        return PeerId("far")
 
 
 @pytest.fixture
@@ -187,6 +261,80 @@ async def test_stop_and_resume(node: Node, autojump_clock: Clock) -> None:
             await tunings.resume(tuning)
         await ended(tuning)
         assert tuning.plan.state == "done"
+
+
+async def test_one_that_moves_comes_back_as_an_adapter(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    wanted = await result(Node(tmp_path / "0"))
+    node = Node(tmp_path / "1")
+    node.afar = Afar(node.folder)
+    async with node.daemon() as tunings:
+        tuning = await begin(tunings, node, moves=True)
+        await ended(tuning)
+        assert (tuning.plan.state, tuning.plan.job, tuning.progress.step) == ("done", "", 12)
+        assert len(await tunings.points(tuning)) == 12 and node.afar.gone == node.afar.jobs
+    assert node.published == [("tiny-data", wanted)] and not node.chains
+
+
+async def test_one_that_moves_is_stopped_and_goes_on_from_there(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    wanted = await result(Node(tmp_path / "0"))
+    node = Node(tmp_path / "1")
+    afar = node.afar = Afar(node.folder)
+    afar.until = 5
+    async with node.daemon() as tunings:
+        tuning = await begin(tunings, node, moves=True)
+        while not tuning.progress.trouble:
+            await tuning.progress.changed.wait()
+        assert tunings.trainer(tuning) == "far"
+        await tunings.move(tuning)
+        assert afar.gone == [f"moved {tuning.plan.job}"]
+    async with node.daemon() as tunings:
+        (tuning,) = tunings.all()
+        await trio.sleep(1)
+        assert len(afar.jobs) == 1, "a restart of this node submits nothing again"
+        await tunings.stop(tuning)
+        assert (tuning.plan.state, tuning.plan.job, tuning.progress.saved) == ("stopped", "", 5)
+        with pytest.raises(TuningError, match="is stopped"):
+            await tunings.move(tuning)
+        afar.until = 12
+        await tunings.resume(tuning)
+        await ended(tuning)
+        assert afar.starts == [None, 5] and tuning.plan.state == "done"
+    assert node.published == [("tiny-data", wanted)]
+
+
+async def test_what_fails_elsewhere_fails_here(node: Node, autojump_clock: Clock) -> None:
+    afar = node.afar = Afar(node.folder)
+    afar.fail = TuningError("too-large", "too large for another node")
+    async with node.daemon() as tunings:
+        tuning = await begin(tunings, node, moves=True)
+        await ended(tuning)
+        assert (tuning.plan.state, tuning.plan.error) == ("failed", "too-large")
+        assert tuning.plan.job == "" and afar.gone == afar.jobs
+
+
+async def test_one_that_stays_is_not_moved(node: Node, autojump_clock: Clock) -> None:
+    node.disturb = lambda number: (_ for _ in ()).throw(NoRoute("no"))
+    async with node.daemon() as tunings:
+        with pytest.raises(TuningError) as refused:
+            await begin(tunings, node, moves=True)
+        assert refused.value.code == "stays", "this node has no jobs"
+        tuning = await begin(tunings, node)
+        with pytest.raises(TuningError) as refused:
+            await tunings.move(tuning)
+        assert refused.value.code == "stays"
+    node.afar = Afar(node.folder)
+    async with node.daemon() as tunings:
+        with pytest.raises(TuningError) as refused:
+            await begin(tunings, node, moves=True, together="us")
+        assert refused.value.code == "stays"
 
 
 async def test_remove_leaves_no_files(node: Node, autojump_clock: Clock) -> None:

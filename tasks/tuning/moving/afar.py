@@ -1,0 +1,247 @@
+"""Fine-tunings of this node's user that any node may train: as jobs, whose progress and result come
+back here. Spec: docs/spec/moving.md."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from msgspec import Meta
+
+from ....state.defaults import CLAIM_KEPT_BYTES
+from ....state.views.jobs import Claim, Job
+from ....transport.decoding import read_json
+from ....transport.errors import ShoalError, Undecodable
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ....transport.message import Message
+from ...jobs import defaults as job_defaults
+from ...jobs.desk import Desk, JobNode
+from ...jobs.keepers import Keepers
+from ...jobs.results import JobOutcome, Kept
+from ...jobs.shelf import Shelves
+from ..trainer.curve import Point
+from ..trainer.defaults import RETRY
+from ..trainer.errors import TuningError
+from ..trainer.optimiser import Learned
+from ..trainer.plan import Errand
+from ..trainer.training import Progress
+from . import defaults
+from .runner import FinetuneRunner
+from .spec import Part, TuningSpec, pack_tuning, read_tuning
+from .standby import Standby
+from .state import Terms, Vault
+
+
+class _Line(Message, frozen=True):
+    """The output of a fine-tuning."""
+
+    kept: Annotated[str, Meta(min_length=2 * CLAIM_KEPT_BYTES, max_length=2 * CLAIM_KEPT_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Bureau:
+    """The parts of a node that its fine-tunings elsewhere use."""
+
+    desk: Desk
+    shelf: Shelves
+    keepers: Keepers
+    standby: Standby
+    runner: FinetuneRunner
+
+
+class Afar:
+    """The fine-tunings of this node's user that other nodes train."""
+
+    def __init__(self, node: JobNode, bureau: Bureau, vault: Vault) -> None:
+        self._host: Host = node.host
+        self._state = node.state
+        self._own = node.peer
+        self._jobs = node.state.views.jobs
+        self._desk = bureau.desk
+        self._shelf = bureau.shelf
+        self._keepers = bureau.keepers
+        self._standby = bureau.standby
+        self._runner = bureau.runner
+        self._vault = vault
+
+    async def submit(self, errand: Errand, start: tuple[Learned, Sequence[Point]] | None) -> str:
+        """Submit a fine-tuning as a job, and return the job's id. `start` is the state and the
+        curve from which it begins, or None.
+
+        Raises TuningError `data-too-large`, JobError if the job cannot be stored, and ModelError if
+        the disk refuses the rows.
+        """
+        data = await self._host.offload(self._read, errand.rows)
+        root = await self._shelf.put(data, self._own)
+        begun = None
+        if start is not None:
+            key = f"start {errand.data}"
+            begun = await self._vault.save(key, self._terms(errand), *start)
+        spec = TuningSpec(
+            root=errand.settings.root,
+            settings=errand.settings,
+            rows=Part(root, len(data)),
+            data=errand.data,
+            name=errand.model[: job_defaults.ABSTRACT // 2],
+            start=None if begun is None else Part(*begun.kept),
+        )
+        packed = pack_tuning(spec)
+        read_tuning(packed)
+        job = await self._desk.submit_packed(defaults.KIND, packed, lease=job_defaults.LEASE)
+        if begun is not None:
+            await self._vault.hold(job, begun)
+            await self._vault.forget(f"start {errand.data}")
+        await self._keepers.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
+        return job
+
+    def _terms(self, errand: Errand) -> Terms:
+        return Terms(errand.settings, errand.shapes, errand.run, self._own)
+
+    def _read(self, path: Path) -> bytes:
+        size = self._host.files.size(path) or 0
+        if size > job_defaults.INPUT_BYTES:
+            raise TuningError(
+                "data-too-large",
+                f"the encoded data has {size >> 20} MiB, and at most "
+                f"{job_defaults.INPUT_BYTES >> 20} MiB can move between nodes",
+                hint="use a part of the data, or `--stay`",
+            )
+        return self._host.files.read(path, limit=job_defaults.INPUT_BYTES)
+
+    def trainer(self, job: str) -> PeerId | None:
+        """Return the peer that trains a fine-tuning now, or None."""
+        standing = self._jobs.get(job)
+        claim = None if standing is None else standing.claim
+        return None if claim is None or claim.done else claim.claimant
+
+    async def move(self, job: str) -> None:
+        """Have the trainer stop, so that another node continues.
+
+        Raises TuningError `not-moved` if no node trains it, or the trainer does not answer.
+        """
+        peer = self.trainer(job)
+        if peer is None:
+            raise TuningError(
+                "not-moved", "no node trains it now", hint="the next willing node continues it"
+            )
+        if peer != self._own:
+            await self._standby.ask_to_move(job, peer)
+        elif not self._runner.stop(job):
+            raise TuningError(
+                "not-moved", "this node has just taken it", hint="try again in some seconds"
+            )
+
+    async def follow(
+        self, job: str, errand: Errand, progress: Progress, show: Callable[[list[Point]], None]
+    ) -> tuple[Learned, list[Point]]:
+        """Show the progress of a fine-tuning until it is done, and return its last state.
+
+        Raises TuningError with the code of the trainer if it has failed, and `cancelled` if the
+        job was removed.
+        """
+        await self._state.shown.wait()
+        looked = b""
+        while self._desk.results.about(job) is None:
+            changed = self._desk.changed
+            standing = self._jobs.get(job)
+            if standing is None or standing.job is None:
+                raise TuningError(
+                    "cancelled",
+                    f"the job {job[:16]} of the fine-tuning was cancelled",
+                    hint="`shoal finetune resume ID` goes on from the last state that is here",
+                )
+            here = self._runner.progress_of(job)
+            named = next(iter(self._jobs.kept_of(job)), None)
+            if here is not None:
+                _copy(here, progress)
+            elif named is not None and named.kept != looked:
+                looked = named.kept
+                await self._look(standing.job, named, self._terms(errand), progress, show)
+            if here is None:
+                held = standing.claim is not None
+                progress.trouble = "" if held else "no node trains it yet; one will continue it"
+            progress.tell()
+            with trio.move_on_after(1.0 if here is not None else defaults.LOOK):
+                await changed.wait()
+        found = await self._desk.result(job, wait=False)
+        if found.outcome.error:
+            raise TuningError(found.outcome.error, found.outcome.message or "it failed",
+                              hint="`shoal finetune resume ID` tries again from the last state "
+                              "that is here")  # fmt: skip
+        return await self._last(found.outcome, self._terms(errand), progress)
+
+    async def _look(
+        self,
+        job: Job,
+        claim: Claim,
+        terms: Terms,
+        progress: Progress,
+        show: Callable[[list[Point]], None],
+    ) -> None:
+        """Fetch the loss curve of the newest checkpoint, without its tensors."""
+        with suppress(ShoalError):  # the next checkpoint can be read again
+            kept = Kept.read(claim.kept, defaults.MANIFEST_BYTES)
+            seen = await self._vault.look(job.id, kept, terms)
+            progress.step = progress.saved = seen.step
+            progress.best, progress.best_step = seen.best, seen.best_step
+            for point in seen.points:
+                progress.loss = point.loss
+                progress.held_out = progress.held_out if point.held_out is None else point.held_out
+            show(seen.points)
+
+    async def _last(
+        self, outcome: JobOutcome, terms: Terms, progress: Progress
+    ) -> tuple[Learned, list[Point]]:
+        """Fetch the last state of a fine-tuning. Waits until a node that has it is there.
+
+        Raises BadState if it does not fit.
+        """
+        try:
+            data = outcome.text.encode()
+            line = read_json(_Line, data, limit=job_defaults.RESULT_BYTES)
+            kept = Kept.read(bytes.fromhex(line.kept), defaults.MANIFEST_BYTES)
+        except (Undecodable, ValueError):
+            raise TuningError("bad-checkpoint", "the trainer named no state") from None
+        pause, longest = RETRY
+        while True:
+            try:
+                loaded = await self._vault.load(kept, terms)
+            except TuningError:
+                raise
+            except ShoalError as error:
+                progress.trouble = error.message
+                progress.tell()
+            else:
+                if loaded.learned.step != terms.settings.steps:
+                    raise TuningError("bad-checkpoint", "the trainer ended before the last step")
+                return loaded.learned, loaded.points
+            await trio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def take_back(self, job: str, errand: Errand) -> tuple[Learned, list[Point]] | None:
+        """Remove a job, and return the newest state that can be had, or None if there is none."""
+        found = None
+        for claim in self._jobs.kept_of(job):
+            with suppress(ShoalError):
+                kept = Kept.read(claim.kept, defaults.MANIFEST_BYTES)
+                loaded = await self._vault.load(kept, self._terms(errand))
+                found = loaded.learned, loaded.points
+                break
+        await self.withdraw(job)
+        return found
+
+    async def withdraw(self, job: str) -> None:
+        """Remove a job with its result. What is stored of it here is no longer needed."""
+        await self._desk.cancel(job)
+        await self._vault.forget(job)
+        await self._vault.forget(f"look {job}")
+
+
+def _copy(here: Progress, there: Progress) -> None:
+    """Copy the progress of this node's own training."""
+    for name in ("step", "loss", "held_out", "best", "best_step", "speed", "left_s", "trouble",
+                 "saved"):  # fmt: skip
+        setattr(there, name, getattr(here, name))

@@ -1,0 +1,137 @@
+"""The checkpoints of fine-tunings that move, by their jobs: which one is the newest, and whether it
+fits."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from ....state.views.jobs import Job, Jobs
+from ....transport.errors import ShoalError
+from ...engine.families import Architecture
+from ...errors import NoRoute
+from ...jobs.models import JobModels
+from ...jobs.results import Kept
+from ...jobs.shelf import Shelves
+from ..trainer.checkpoint import run_digest
+from ..trainer.curve import Point
+from ..trainer.optimiser import Learned
+from . import defaults
+from .spec import Part, TuningSpec, checked_shapes, read_tuning
+from .state import BadState, Loaded, Saved, Terms, Vault
+
+ArchOf = Callable[[str], Awaitable[Architecture]]
+"""Returns the architecture of the model with a root."""
+
+
+class Known(NamedTuple):
+    """A fine-tuning that was read and checked."""
+
+    spec: TuningSpec
+    arch: Architecture
+    terms: Terms
+
+
+class Checkpoints:
+    """The checkpoints of all fine-tunings that move, as far as this node has to do with them."""
+
+    def __init__(
+        self, vault: Vault, shelf: Shelves, jobs: Jobs, models: JobModels, arch_of: ArchOf
+    ) -> None:
+        self._vault = vault
+        self._shelf = shelf
+        self._jobs = jobs
+        self.models = models
+        self._arch_of = arch_of
+
+    @property
+    def jobs(self) -> Collection[str]:
+        """The jobs whose checkpoints this node has stored since its start."""
+        return self._vault.jobs
+
+    async def known(self, job: Job) -> Known:
+        """Return what a job asks for.
+
+        Raises BadSpec or TuningError if it is impossible, NoRoute if this node does nothing for its
+        model, and ModelError if the model cannot be read.
+        """
+        spec = read_tuning(job.spec)
+        if not self.models.works_for(spec.root):
+            raise NoRoute("this node does jobs for its own models")
+        arch = await self._arch_of(spec.root)
+        shapes = checked_shapes(spec.settings, arch)
+        run = run_digest(spec.settings, spec.data)
+        return Known(spec, arch, Terms(spec.settings, shapes, run, job.author))
+
+    async def rows(self, job: Job, spec: TuningSpec) -> bytes:
+        """Return the encoded rows. Raises ModelError or BadOutcome if no node has them."""
+        before = self._shelf.fetched
+        data = await self._shelf.read(spec.rows.whole, job.author)
+        self._vault.fetched += self._shelf.fetched - before
+        return data
+
+    async def take(self, job: Job, kept: Kept) -> Saved:
+        """Fetch and check a checkpoint that another node has made, and keep it. Its rows are kept
+        with it.
+
+        Raises the errors of `known`, `rows` and `Vault.load`.
+        """
+        known = await self.known(job)
+        whole = self._vault.whole
+        loaded = await self._vault.load(kept, known.terms)
+        await self.rows(job, known.spec)
+        if self._vault.whole > whole:
+            self._vault.whole += known.spec.rows.size
+        await self._vault.hold(job.id, loaded.saved)
+        return loaded.saved
+
+    async def newest(self, job: Job, known: Known) -> Loaded | None:
+        """Return the checkpoint with the most steps that can be had, or None if there is none.
+
+        Those that do not fit, or that no node has, are left out. Raises BadState if the author's
+        own one does not fit.
+        """
+        for kept in self._candidates(job):
+            with suppress(ShoalError):
+                whole = self._vault.whole
+                loaded = await self._vault.load(kept, known.terms)
+                await self._vault.hold(job.id, loaded.saved)
+                if self._vault.whole > whole:
+                    self._vault.whole += known.spec.rows.size
+                return loaded
+        start = known.spec.start
+        if start is None:
+            return None
+        loaded = await self._vault.load(Kept(start.root, start.size), known.terms)
+        await self._vault.hold(job.id, loaded.saved)
+        return loaded
+
+    def _candidates(self, job: Job) -> Sequence[Kept]:
+        """Return the checkpoints that claims name, and the latest one here, by their steps."""
+        found = list[tuple[int, Kept]]()
+        for claim in self._jobs.kept_of(job.id):
+            with suppress(ShoalError):
+                found.append((claim.step, Kept.read(claim.kept, defaults.MANIFEST_BYTES)))
+        if (own := self._vault.latest(job.id)) is not None:
+            found.append((own.step, own.kept))
+        ordered = sorted(found, key=lambda each: -each[0])
+        return list(dict.fromkeys(kept for _, kept in ordered))
+
+    async def save(
+        self, job: str, terms: Terms, learned: Learned, points: Sequence[Point]
+    ) -> Saved:
+        """Store a checkpoint of this node's own work. Raises ModelError if the disk refuses it."""
+        return await self._vault.save(job, terms, learned, points)
+
+    async def load(self, kept: Kept, terms: Terms) -> Loaded:
+        """Return a checkpoint. Raises the errors of `Vault.load`."""
+        return await self._vault.load(kept, terms)
+
+    async def tidy(self) -> None:
+        """Delete the checkpoints of jobs that no longer exist."""
+        for job in list(self._vault.jobs):
+            standing = self._jobs.get(job)
+            if standing is None or standing.job is None:
+                await self._vault.forget(job)
+
+
+__all__ = ["BadState", "Checkpoints", "Known", "Part"]

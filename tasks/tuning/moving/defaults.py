@@ -1,0 +1,24 @@
+"""Constants of fine-tunings that move, each with its unit."""
+
+KIND = "finetune"  # of the job
+
+# A checkpoint.
+MANIFEST_BYTES = 128 << 10  # of a checkpoint: the names of its parts
+PAGE = 1024  # points of a curve in one part; a full one never changes
+PAGE_BYTES = 512 * PAGE  # of such a part
+PAGES = 1024  # of one curve
+STATE_BYTES = 2 << 30  # of all tensors of a checkpoint that a node takes from another one
+POSITIONS = 1 << 20  # of a batch (rows times tokens) that a node trains for another one
+
+# A second copy.
+HOLD_TIME = 60.0  # seconds in which another node takes a checkpoint
+HOLD_RATE = (8.0, 0.5)  # checkpoints that one node may give to this one: at once, per second
+HELD = 16  # fine-tunings of which this node has checkpoints of others
+NAMED_AFTER = 60.0  # seconds after which a claim names a checkpoint that no other node takes
+CLAIM_TIME = 5.0  # seconds for which a checkpoint waits until its trainer's claim is here
+LEAVE_TIME = 8.0  # seconds in which a trainer that stops gives its last checkpoint to another node
+FETCH_PATIENCE = 10.0  # seconds without a byte of a checkpoint until an older one is used
+CALL_TIME = 10.0  # seconds in which a trainer answers that it stops
+
+# The node of the user.
+LOOK = 5.0  # seconds between two looks at a trainer elsewhere, if nothing changes

@@ -1,0 +1,291 @@
+"""Runs fine-tunings as jobs: this node is the trainer until they are done or move on.
+
+Each checkpoint is stored in parts, given to another node, and then named in this node's claim.
+Whoever continues the job begins there, so the result is the same, bit for bit.
+"""
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from ....state.views.jobs import Claim, Job
+from ....transport.errors import ShoalError
+from ....transport.host.seam import Host
+from ...engine.families import Architecture
+from ...errors import SessionError
+from ...jobs.errors import BadSpec
+from ...jobs.models import JobModels
+from ...jobs.results import JobOutcome, Kept, failed
+from ...jobs.runner import MOVED, Report
+from ...jobs.spec import root_of
+from ..interface import TuningChain
+from ..trainer.curve import Curve, write_points
+from ..trainer.defaults import CHECKPOINT_PAUSE, RUNNING_AT_ONCE
+from ..trainer.errors import Damaged, Diverged, Refused, TuningError
+from ..trainer.optimiser import Learned
+from ..trainer.rows import Rows
+from ..trainer.training import Progress, Task, Training
+from . import defaults
+from .checkpoints import Checkpoints, Known
+from .standby import Standby
+from .state import BadState, Saved
+
+
+class Chains(Protocol):
+    """Source of chains that compute the layers of a model."""
+
+    def chain(self, root: str, arch: Architecture) -> TuningChain: ...
+
+
+@dataclass(slots=True)
+class _Running:
+    """A fine-tuning that this node trains now."""
+
+    scope: trio.CancelScope
+    progress: Progress
+    moved: bool = False
+
+
+class FinetuneRunner:
+    """`Runner` of fine-tunings. `folder` has the files of those that it trains."""
+
+    pause = CHECKPOINT_PAUSE
+    """Seconds between two checkpoints."""
+    kind = defaults.KIND
+    moves = True
+    run_time = math.inf
+
+    def __init__(
+        self,
+        host: Host,
+        folder: Path,
+        chains: Chains,
+        checkpoints: Checkpoints,
+        standby: Standby,
+    ) -> None:
+        self._host = host
+        self._folder = folder
+        self._chains = chains
+        self._checkpoints = checkpoints
+        self._standby = standby
+        self._running: dict[str, _Running] = {}
+        standby.stop = self.stop
+
+    @property
+    def _models(self) -> JobModels:
+        return self._checkpoints.models
+
+    def able(self, job: Job) -> bool:
+        """Return whether this node can be the trainer now."""
+        if len(self._running) >= RUNNING_AT_ONCE:
+            return False
+        try:
+            return self._models.can_use(root_of(job.spec))
+        except BadSpec:
+            return True
+
+    def seconds(self, job: Job) -> float:
+        """Return 0: stages compute the steps, so a trainer has time for other jobs."""
+        return 0.0
+
+    def longest(self, job: Job) -> float:
+        """Return 0, because the time is unknown. So no other node trains it beside this one."""
+        return 0.0
+
+    def measured(self, job: Job, predicted: float, took: float) -> None:
+        """Do nothing: no time was predicted."""
+
+    async def proven(self, job: Job, claim: Claim) -> int:
+        """Fetch and keep the checkpoint that a claim names, and return its step."""
+        kept = Kept.read(claim.kept, defaults.MANIFEST_BYTES)
+        return (await self._checkpoints.take(job, kept)).step
+
+    def progress_of(self, job: str) -> Progress | None:
+        """Return the progress of a fine-tuning that this node trains now."""
+        running = self._running.get(job)
+        return None if running is None else running.progress
+
+    def stop(self, job: str) -> bool:
+        """Stop training after a checkpoint, so that another node continues. Return False if this
+        node does not train it."""
+        running = self._running.get(job)
+        if running is None:
+            return False
+        running.moved = True
+        running.scope.cancel()
+        return True
+
+    async def run(self, job: Job, progress: Report) -> JobOutcome:
+        """Train to the end, and return an outcome that names the last checkpoint.
+
+        Raises ShoalError if a later try or another node might succeed.
+        """
+        try:
+            root = root_of(job.spec)
+            if self._models.is_missing(root):
+                return failed("no-route", "no node has served this model for 10 minutes")
+            known = await self._checkpoints.known(job)
+        except (BadSpec, TuningError) as error:
+            return failed(error.code, error.message)
+        running = _Running(trio.CancelScope(), Progress())
+        self._running[job.id] = running
+        folder = self._folder / job.id[:16]
+        try:
+            with running.scope:
+                return await self._trained(job, known, folder, progress)
+        except (BadState, Damaged, Diverged, Refused) as error:
+            return failed(error.code, error.message)
+        finally:
+            del self._running[job.id]
+            with trio.CancelScope(shield=True):
+                await self._host.offload(self._clear, folder)
+        raise SessionError(MOVED, "another node continues the fine-tuning")
+
+    async def _trained(self, job: Job, known: Known, folder: Path, progress: Report) -> JobOutcome:
+        """Train from the newest checkpoint to the end."""
+        spec = known.spec
+        data = await self._checkpoints.rows(job, spec)
+        await self._host.offload(self._lay_out, folder, data)
+        del data
+        await self._host.offload(self._check_rows, folder, spec.data, spec.settings.length)
+        curve = Curve(self._host, folder / "curve")
+        running = self._running[job.id].progress
+        chain = self._chains.chain(spec.root, known.arch)
+        try:
+            async with _Store(self, job, known, curve, progress) as store:
+                task = Task(spec.settings, known.terms.shapes, folder, spec.data, store=store)
+                training = Training(self._host, task, chain, curve, running, self.pause)
+                await training.run()
+        finally:
+            with trio.move_on_after(1.0, shield=True):
+                await chain.aclose()
+        assert store.saved is not None  # a training that ends has saved its last state
+        return _outcome(running, store.saved)
+
+    def _lay_out(self, folder: Path, data: bytes) -> None:
+        files = self._host.files
+        files.make_folder(folder)
+        files.write(folder / "rows", data)
+
+    def _check_rows(self, folder: Path, digest: str, longest: int) -> None:
+        """Check the rows of another node. Raises Damaged if they are malformed or too long."""
+        path = folder / "rows"
+        lengths = Rows(self._host.files, path, digest).lengths
+        if lengths.max() > longest + 1 or lengths.min() < 2:  # the last id is only a target
+            raise Damaged(path, f"a row has less than 2 or more than {longest + 1} ids")
+
+    def _clear(self, folder: Path) -> None:
+        """Delete the files of a fine-tuning. Blocking. Its checkpoint is not among them."""
+        files = self._host.files
+        for inner in (folder / "curve", folder):
+            for entry in files.list(inner):
+                if not entry.is_folder:
+                    files.remove(inner / entry.name)
+
+    # What the store of one run uses.
+
+    async def newest(self, job: Job, known: Known, curve_folder: Path) -> Learned | None:
+        """Return the state of the newest checkpoint, and write its loss curve."""
+        loaded = await self._checkpoints.newest(job, known)
+        if loaded is None:
+            return None
+        files = self._host.files
+        await self._host.offload(write_points, files, curve_folder, loaded.points)
+        return loaded.learned
+
+    async def store(self, job: Job, known: Known, learned: Learned, curve: Curve) -> Saved:
+        """Store a checkpoint."""
+        return await self._checkpoints.save(job.id, known.terms, learned, curve.points)
+
+    async def replicate(self, job: Job, saved: Saved) -> bool:
+        """Give a checkpoint to another node. Return False if there are some and none takes it."""
+        return await self._standby.replicate(job, saved.kept)
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
+        return self._host.now()
+
+
+class _Store:
+    """`Store` of one run. Checkpoints are given to another node while the training goes on.
+
+    A claim names a checkpoint only after that, so what it names outlives this node.
+    """
+
+    def __init__(
+        self, runner: FinetuneRunner, job: Job, known: Known, curve: Curve, progress: Report
+    ) -> None:
+        self._runner = runner
+        self._job = job
+        self._known = known
+        self._curve = curve
+        self._progress = progress
+        self._folder = curve.folder
+        self.saved: Saved | None = None
+        self._named: Saved | None = None
+        self._named_at = runner.now()
+        self._new = trio.Event()
+
+    async def __aenter__(self) -> "_Store":
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._replicate)
+        return self
+
+    async def __aexit__(self, *error: object) -> bool:
+        """Let the last checkpoint reach another node, within LEAVE_TIME."""
+        self._nursery.cancel_scope.cancel()
+        with trio.move_on_after(defaults.LEAVE_TIME, shield=True):
+            await self._name_newest()
+        if self.saved is not None and self.saved is not self._named:
+            self._say(self.saved)
+        return bool(await self._manager.__aexit__(*error))  # type: ignore[arg-type]
+
+    async def load(self) -> Learned | None:
+        """Implements `Store`."""
+        return await self._runner.newest(self._job, self._known, self._folder)
+
+    async def save(self, learned: Learned) -> None:
+        """Implements `Store`."""
+        self.saved = await self._runner.store(self._job, self._known, learned, self._curve)
+        self._new.set()
+
+    async def _replicate(self) -> None:
+        while True:
+            await self._new.wait()
+            self._new = trio.Event()
+            await self._name_newest()
+
+    async def _name_newest(self) -> None:
+        """Give the newest checkpoint to another node, and name it in the claim."""
+        saved = self.saved
+        if saved is None or saved is self._named:
+            return
+        is_safe = False
+        with suppress(ShoalError):
+            is_safe = await self._runner.replicate(self._job, saved)
+        if is_safe or self._runner.now() - self._named_at >= defaults.NAMED_AFTER:
+            self._say(saved)  # if it is not safe, others can fetch it while this node lives
+
+    def _say(self, saved: Saved) -> None:
+        self._named, self._named_at = saved, self._runner.now()
+        self._progress(saved.step, saved.kept.packed())
+
+
+def _outcome(progress: Progress, saved: Saved) -> JobOutcome:
+    """Return the outcome of a fine-tuning that is done: one line, as each job has for a row."""
+    line = {
+        "line": 1,
+        "step": saved.step,
+        "loss": progress.loss,
+        "held_out": progress.held_out,
+        "best": progress.best,
+        "best_step": progress.best_step,
+        "kept": saved.kept.packed().hex(),
+    }
+    return JobOutcome(text=json.dumps(line) + "\n")

@@ -1,0 +1,159 @@
+"""A second copy of each checkpoint, on the node that would continue the fine-tuning.
+
+The trainer gives each checkpoint to the first other live worker on the job's ring, which fetches
+the parts that it lacks and checks all values. The author may also ask the trainer to stop, so that
+another node continues. Spec: docs/spec/moving.md.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import trio
+from msgspec import Meta
+
+from ....state.defaults import CLAIM_KEPT_BYTES
+from ....state.views.jobs import Job, Jobs
+from ....transport.decoding import typed
+from ....transport.errors import CallRefused, LinkClosed, ShoalError, Undecodable
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ....transport.link.calls import Call, Refusal, Reply
+from ....transport.message import Message, Root
+from ....transport.rates import Rate, Rates
+from ...inference.courier import Courier
+from ...jobs.errors import BadOutcome
+from ...jobs.results import Kept
+from ..trainer.errors import TuningError
+from . import defaults
+from .checkpoints import Checkpoints
+
+HOLD, MOVE = "job.hold", "job.move"
+
+
+class Hold(Message, frozen=True):
+    """`job.hold`: fetch and keep the checkpoint `kept` of a job that the caller works on."""
+
+    job: Root
+    kept: Annotated[bytes, Meta(min_length=CLAIM_KEPT_BYTES, max_length=CLAIM_KEPT_BYTES)]
+
+
+class Move(Message, frozen=True):
+    """`job.move`: stop working on a job of the caller, so that another node continues it."""
+
+    job: Root
+
+
+class Standby:
+    """Both sides of `job.hold` and `job.move` on one node.
+
+    `heirs` returns the live workers that would continue a job, this node excluded. `keeps` returns
+    whether this node keeps checkpoints for a peer. `stop` ends this node's work on a job, and
+    returns False if there is none.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        courier: Courier,
+        jobs: Jobs,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._host = host
+        self._courier = courier
+        self._jobs = jobs
+        self._checkpoints = checkpoints
+        self._rates = Rates(Rate(*defaults.HOLD_RATE))
+        self._taking: set[str] = set()
+        self.heirs: Callable[[Job], Sequence[PeerId]] = lambda job: ()
+        self.keeps: Callable[[PeerId], bool] = lambda peer: False
+        self.stop: Callable[[str], bool] = lambda job: False
+        courier.handle(HOLD, self._on_hold)
+        courier.handle(MOVE, self._on_move)
+
+    async def replicate(self, job: Job, kept: Kept) -> bool:
+        """Give a checkpoint to the first of the heirs that takes it.
+
+        Return whether one does, or there is none.
+        """
+        message = Hold(job.id, kept.packed()).fields()
+        heirs = self.heirs(job)[:2]
+        for peer in heirs:
+            try:
+                await self._courier.meet(peer)
+                await self._courier.call(peer, HOLD, message, timeout=defaults.HOLD_TIME)
+            except (CallRefused, LinkClosed):
+                continue
+            return True
+        return not heirs
+
+    async def ask_to_move(self, job: str, peer: PeerId) -> None:
+        """Ask the trainer of one of this node's fine-tunings to stop.
+
+        Raises TuningError `not-moved` if it refuses or does not answer.
+        """
+        try:
+            await self._courier.meet(peer)
+            await self._courier.call(peer, MOVE, Move(job).fields(), timeout=defaults.CALL_TIME)
+        except (CallRefused, LinkClosed) as error:
+            raise TuningError(
+                "not-moved",
+                f"the trainer {peer} did not stop: {error.message}",
+                hint="if it is dead, another node continues by itself within half a minute",
+            ) from None
+
+    def _on_move(self, call: Call) -> Reply | Refusal:
+        try:
+            asked = typed(Move, call.header)
+        except Undecodable as error:
+            return Refusal("bad-request", str(error))
+        standing = self._jobs.get(asked.job)
+        if standing is None or standing.job is None or standing.job.author != call.peer:
+            return Refusal("not-yours", "you are not the author of such a job")
+        if not self.stop(asked.job):
+            return Refusal("not-running", "this node does not work on the job")
+        return Reply()
+
+    async def _on_hold(self, call: Call) -> Reply | Refusal:
+        try:
+            asked = typed(Hold, call.header)
+            kept = Kept.read(asked.kept, defaults.MANIFEST_BYTES)
+        except (Undecodable, BadOutcome) as error:
+            return Refusal("bad-request", str(error))
+        if not self.keeps(call.peer):
+            return Refusal("not-kept", "this node does no jobs for you")
+        full = len(self._checkpoints.jobs) >= defaults.HELD
+        if full and asked.job not in self._checkpoints.jobs:
+            return Refusal("busy", f"this node has checkpoints of {defaults.HELD} fine-tunings")
+        if asked.job in self._taking or not self._rates.take(call.peer, self._host.now()):
+            return Refusal("busy", "this node has just taken checkpoints of yours")
+        self._taking.add(asked.job)
+        try:
+            with trio.fail_after(defaults.HOLD_TIME):
+                await self._take(call.peer, asked.job, kept)
+        except trio.TooSlowError:
+            return Refusal("not-stored", "the checkpoint did not arrive in time")
+        except ShoalError as error:
+            return Refusal(getattr(error, "code", None) or "not-stored", error.message)
+        finally:
+            self._taking.discard(asked.job)
+        return Reply()
+
+    async def _take(self, peer: PeerId, job: str, kept: Kept) -> None:
+        """Fetch, check and keep a checkpoint.
+
+        Raises TuningError `not-claimed` if the peer does not work on the job.
+        """
+        with trio.move_on_after(defaults.CLAIM_TIME):
+            while not self._is_trainer(peer, job):  # noqa: ASYNC110
+                await trio.sleep(defaults.CLAIM_TIME / 20)
+        standing = self._jobs.get(job)
+        if standing is None or standing.job is None or not self._is_trainer(peer, job):
+            raise TuningError("not-claimed", "you do not work on this job")
+        await self._checkpoints.take(standing.job, kept)
+
+    def _is_trainer(self, peer: PeerId, job: str) -> bool:
+        """Return whether a peer has a claim on a fine-tuning whose author this node works for."""
+        standing, claim = self._jobs.get(job), self._jobs.claim_by(peer, job)
+        if standing is None or standing.job is None or standing.job.kind != defaults.KIND:
+            return False
+        return claim is not None

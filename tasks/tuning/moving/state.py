@@ -1,0 +1,303 @@
+"""Checkpoints of content-addressed parts: format, storing and loading.
+
+The adapter, both moments, the best adapter and each page of the loss curve are a blob of their own.
+A part that has not changed since the last checkpoint has the same root, so it is stored once, and a
+node that has it fetches only the others. A small blob, the manifest, names them. Spec:
+docs/spec/moving.md.
+"""
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+from msgspec import Meta
+
+from ....transport.decoding import decode, typed
+from ....transport.errors import Undecodable
+from ....transport.host.seam import Host
+from ....transport.message import Message, pack
+from ...jobs.results import Kept
+from ...jobs.shelf import Shelves
+from ..interface import TensorName
+from ..trainer import defaults as trainer_defaults
+from ..trainer.curve import Point, encode_point
+from ..trainer.errors import TuningError
+from ..trainer.optimiser import Array, Learned, Shapes, tensor_shapes
+from ..trainer.settings import TuningSettings
+from . import defaults
+from .spec import Part
+
+FORMAT: Final = "shoal-tuning-state/1"
+_Step = Annotated[int, Meta(ge=0, le=trainer_defaults.STEPS_MOST)]
+
+
+class BadState(TuningError):
+    """A checkpoint that another node has made cannot be used."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            "bad-checkpoint",
+            f"the checkpoint of another node cannot be used: {why}",
+            hint="the fine-tuning goes on from an older one",
+        )
+
+
+class _Manifest(Message, frozen=True):
+    format: str
+    run: str  # digest of the settings and the data
+    step: _Step
+    loss: float
+    norms: Annotated[tuple[float, ...], Meta(max_length=trainer_defaults.NORMS)]
+    tensors: Part
+    first: Part
+    second: Part
+    curve: Annotated[tuple[Part, ...], Meta(max_length=defaults.PAGES)] = ()
+    best: Part | None = None
+    best_loss: float = 0.0
+    best_step: _Step = 0
+
+    def check(self) -> None:
+        """Raise ValueError if a number cannot be."""
+        values = (self.loss, self.best_loss, *self.norms)
+        if not all(math.isfinite(each) for each in values) or min(self.loss, *self.norms, 0.0) < 0:
+            raise ValueError("a loss or a norm is negative or not finite")
+        if self.best_step > self.step:
+            raise ValueError("its best step comes after its last one")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A stored checkpoint: its manifest, and the roots of the manifest and of all parts."""
+
+    kept: Kept
+    step: int
+    roots: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a checkpoint says without its tensors. `best` is the lowest held-out loss, or None."""
+
+    step: int
+    points: list[Point]
+    best: float | None
+    best_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint in memory."""
+
+    learned: Learned
+    points: list[Point]
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a checkpoint must fit: settings, shapes of the model's modules, digest of the run, and
+    the author for whom its parts are kept."""
+
+    settings: TuningSettings
+    shapes: Shapes
+    run: str
+    author: str
+
+
+class Vault:
+    """The checkpoints of fine-tunings that move, on one node, of which each has the latest here."""
+
+    def __init__(self, host: Host, shelf: Shelves) -> None:
+        self._host = host
+        self._shelf = shelf
+        self._latest: dict[str, Saved] = {}  # by job
+        self.fetched = 0
+        """Bytes of checkpoints that were fetched from other nodes."""
+        self.whole = 0
+        """Bytes of the same checkpoints if all their parts had been fetched."""
+
+    def latest(self, job: str) -> Saved | None:
+        """Return the latest checkpoint of a job that this node has stored since its start."""
+        return self._latest.get(job)
+
+    @property
+    def jobs(self) -> Collection[str]:
+        """The jobs whose checkpoints this node has stored since its start."""
+        return self._latest.keys()
+
+    async def save(
+        self, job: str, terms: Terms, learned: Learned, points: Sequence[Point]
+    ) -> Saved:
+        """Store a checkpoint, and delete what the one before it has alone.
+
+        Raises ModelError if the disk is full or fails.
+        """
+        names = list(learned.tensors)
+        parts = dict[str, Part]()
+        groups = [("tensors", learned.tensors), ("first", learned.first)]
+        groups += [("second", learned.second), ("best", learned.best)]
+        for name, group in groups:
+            if group:
+                data = await self._host.offload(_joined, group, names)
+                parts[name] = await self._put(data, terms)
+        known = [point for point in points if point.step <= learned.step]
+        curve = [
+            await self._put(b"".join(map(encode_point, known[at : at + defaults.PAGE])), terms)
+            for at in range(0, len(known), defaults.PAGE)
+        ]
+        best = math.isfinite(learned.best_loss)
+        manifest = _Manifest(
+            FORMAT, terms.run, learned.step, learned.loss, tuple(learned.norms), parts["tensors"],
+            parts["first"], parts["second"], tuple(curve), parts.get("best"),
+            learned.best_loss if best else 0.0, learned.best_step,
+        )  # fmt: skip
+        data = pack(manifest)
+        root = await self._shelf.put(data, terms.author)
+        roots = {root, *(part.root for part in (*parts.values(), *curve))}
+        saved = Saved(Kept(root, len(data)), learned.step, frozenset(roots))
+        await self.hold(job, saved)
+        return saved
+
+    async def _put(self, data: bytes, terms: Terms) -> Part:
+        root = await self._shelf.put(data, terms.author, announced=False)
+        return Part(root, len(data))
+
+    async def hold(self, job: str, saved: Saved) -> None:
+        """Let a checkpoint be the latest of a job. Delete what nothing else here needs."""
+        before = self._latest.get(job)
+        self._latest[job] = saved
+        if before is not None:
+            await self._drop(before)
+
+    async def forget(self, job: str) -> None:
+        """Delete the latest checkpoint of a job."""
+        saved = self._latest.pop(job, None)
+        if saved is not None:
+            await self._drop(saved)
+
+    async def _drop(self, saved: Saved) -> None:
+        needed = frozenset[str]().union(*(each.roots for each in self._latest.values()))
+        for root in saved.roots - needed:
+            await self._shelf.drop(root)
+
+    async def load(self, kept: Kept, terms: Terms) -> Loaded:
+        """Return a checkpoint whose missing parts are fetched from any node that has them.
+
+        Raises BadState if it does not fit the fine-tuning or has impossible values, and ModelError
+        or BadOutcome if a part cannot be fetched.
+        """
+        before = self._shelf.fetched
+        found, wanted = await self._manifest(kept, terms)
+        groups = list[dict[TensorName, Array]]()
+        for name in ("tensors", "first", "second", "best"):
+            part: Part | None = getattr(found, name)
+            data = b"" if part is None else await self._shelf.read(part.whole, terms.author)
+            shapes = {} if part is None else wanted
+            groups.append(await self._host.offload(_divided, data, shapes, name))
+        points = await self._curve(found, terms)
+        tensors, first, second, best = groups
+        learned = Learned(
+            found.step, tensors, first, second, found.loss, list(found.norms), best,
+            found.best_loss if best else math.inf, found.best_step,
+        )  # fmt: skip
+        parts = [found.tensors, found.first, found.second, *found.curve]
+        parts += [] if found.best is None else [found.best]
+        roots = frozenset({kept.root, *(part.root for part in parts)})
+        if (fetched := self._shelf.fetched - before) > 0:
+            self.fetched += fetched
+            self.whole += kept.size + sum(part.size for part in parts)
+        return Loaded(learned, points, Saved(kept, found.step, roots))
+
+    async def look(self, job: str, kept: Kept, terms: Terms) -> Seen:
+        """Return what a checkpoint says without its tensors, which are not fetched.
+
+        Raises the errors of `load`.
+        """
+        found, _ = await self._manifest(kept, terms)
+        points = await self._curve(found, terms)
+        roots = frozenset({kept.root, *(part.root for part in found.curve)})
+        await self.hold(f"look {job}", Saved(kept, found.step, roots))
+        best = None if found.best is None else found.best_loss
+        return Seen(found.step, points, best, found.best_step)
+
+    async def _manifest(
+        self, kept: Kept, terms: Terms
+    ) -> tuple[_Manifest, Mapping[TensorName, tuple[int, int]]]:
+        """Return the manifest of a checkpoint, and the shapes of its tensors."""
+        if not 0 < kept.size <= defaults.MANIFEST_BYTES:
+            raise BadState(f"its manifest has {kept.size} bytes")
+        data = await self._shelf.read(Part(kept.root, kept.size).whole, terms.author)
+        try:
+            found = typed(_Manifest, decode(data, limit=defaults.MANIFEST_BYTES))
+        except Undecodable as error:
+            raise BadState(str(error)) from None
+        return found, self._fits(found, terms)
+
+    async def _curve(self, found: _Manifest, terms: Terms) -> list[Point]:
+        """Return the loss curve of a checkpoint."""
+        points = list[Point]()
+        for part in found.curve:
+            data = await self._shelf.read(part.whole, terms.author)
+            points += await self._host.offload(_points, data)
+        steps = [point.step for point in points]
+        if steps != sorted(set(steps)) or (steps and not 0 < steps[0] <= steps[-1] <= found.step):
+            raise BadState("the steps of its loss curve are not in order")
+        return points
+
+    @staticmethod
+    def _fits(found: _Manifest, terms: Terms) -> Mapping[TensorName, tuple[int, int]]:
+        """Return the shapes of the tensors of a checkpoint.
+
+        Raises BadState if it is of another fine-tuning, or a part has another size than these
+        tensors. So nothing is fetched for a checkpoint with other shapes.
+        """
+        if found.format != FORMAT:
+            raise BadState(f"its format is {ascii(found.format)[:40]}")
+        if found.run != terms.run:
+            raise BadState("it is of other settings or other data")
+        if found.step > terms.settings.steps:
+            raise BadState(f"it has {found.step} of {terms.settings.steps} steps")
+        wanted = tensor_shapes(terms.settings, terms.shapes)
+        size = 4 * sum(rows * columns for rows, columns in wanted.values())
+        groups = [found.tensors, found.first, found.second]
+        groups += [] if found.best is None else [found.best]
+        if any(part.size != size for part in groups):
+            raise BadState(f"its tensors have another size than the {size} bytes of this adapter")
+        if any(part.size > defaults.PAGE_BYTES for part in found.curve):
+            raise BadState("a page of its loss curve is too large")
+        return wanted
+
+
+def _joined(group: Mapping[TensorName, Array], names: Sequence[TensorName]) -> bytes:
+    return b"".join(np.ascontiguousarray(group[name], "<f4").tobytes() for name in names)
+
+
+def _divided(
+    data: bytes, shapes: Mapping[TensorName, tuple[int, int]], what: str
+) -> dict[TensorName, Array]:
+    """Return the tensors in some bytes. Raises BadState if a value cannot be."""
+    values = np.frombuffer(data, "<f4")
+    if not np.isfinite(values).all():
+        raise BadState(f"a value of `{what}` is not finite")
+    if what == "second" and (values < 0).any():
+        raise BadState("a second moment is negative")
+    found, at = dict[TensorName, Array](), 0
+    for name, (rows, columns) in shapes.items():
+        found[name] = values[at : at + rows * columns].reshape(rows, columns).copy()
+        at += rows * columns
+    return found
+
+
+def _points(data: bytes) -> list[Point]:
+    """Return the points of a page of a curve. Raises BadState if it is malformed."""
+    try:
+        points = [typed(Point, json.loads(line)) for line in data.splitlines()]
+    except (ValueError, RecursionError, Undecodable) as error:
+        raise BadState(f"its loss curve is malformed: {str(error)[:80]}") from None
+    losses = [each for point in points for each in (point.loss, point.held_out or 0.0, point.norm)]
+    if len(points) > defaults.PAGE or not all(map(math.isfinite, losses)):
+        raise BadState("its loss curve has values that are not finite, or too many points")
+    return points

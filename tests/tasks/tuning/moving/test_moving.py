@@ -1,0 +1,247 @@
+"""Fine-tunings that move: told to, killed, or continued from what another node has."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from shoal.dht.errors import ModelError
+from shoal.state.views.jobs import new_claim
+from shoal.tasks.errors import NoRoute, SessionError
+from shoal.tasks.jobs.errors import BadSpec
+from shoal.tasks.tuning.moving import defaults
+from shoal.tasks.tuning.moving.spec import Part, TuningSpec, pack_tuning, read_tuning
+from shoal.tasks.tuning.moving.standby import HOLD, MOVE
+from shoal.tasks.tuning.trainer.curve import Point
+from shoal.transport.link.calls import Refusal, Reply
+from shoal.transport.message import pack
+from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER
+from tests.tasks.tuning.moving.nodes import ROOT, Node, World
+from tests.tasks.tuning.numpy_chain import settings
+
+pytestmark = pytest.mark.trio
+Clock = trio.testing.MockClock
+
+
+def plain(points: list[Point]) -> list[Any]:
+    return [(each.step, each.loss, each.held_out, each.norm, each.tokens) for each in points]
+
+
+async def result_of(world: World, node: Node) -> tuple[list[Any], dict[Any, bytes]]:
+    """Train to the end on a node. Return the curve and the state."""
+    outcome = await node.train()
+    alive, world.me.alive = world.me.alive, True
+    loaded = await world.last(outcome)
+    world.me.alive = alive
+    learned = loaded.learned
+    groups = {"a": learned.tensors, "m": learned.first, "v": learned.second, "b": learned.best}
+    named = {(g, n): each.tobytes() for g, group in groups.items() for n, each in group.items()}
+    return plain(loaded.points), named
+
+
+async def undisturbed(folder: Path) -> Any:
+    world = await World(folder / "plain").prepare()
+    return await result_of(world, world.me)
+
+
+class Killed(Exception):
+    """Stands for `kill -9`: the node stores and says nothing after it."""
+
+
+def at(call: int, do: Callable[[], Any]) -> Callable[[int], Any]:
+    def disturb(number: int) -> None:
+        if number == call:
+            do()
+
+    return disturb
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 6, 7, 12])
+async def test_told_to_move_another_node_ends_it_with_the_same_bytes(
+    tmp_path: Path, autojump_clock: Clock, step: int
+) -> None:
+    world = await World(tmp_path / "moved").prepare()
+    told = list[bool]()
+    world.me.disturb = at(step, lambda: told.append(world.me.runner.stop(world.job.id)))
+    with pytest.raises(SessionError, match="another node continues") as stopped:
+        await world.me.train()
+    assert stopped.value.code == "moved" and told == [True]
+    assert not [*(world.me.folder / "trained").rglob("rows")], "no file stays behind"
+    assert await result_of(world, world.other) == await undisturbed(tmp_path)
+    calls = sum(chain.calls for node in world.nodes.values() for chain in node.chains)
+    assert calls <= 12 + 1, "no step but the one in progress is computed again"
+
+
+@pytest.mark.parametrize("step", [2, 5, 9, 12])
+async def test_killed_another_node_ends_it_with_the_same_bytes(
+    tmp_path: Path, autojump_clock: Clock, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From what it holds itself: the dead node answers nothing."""
+    monkeypatch.setattr(defaults, "HOLD_RATE", (1e9, 1e9))
+    world = await World(tmp_path / "killed").prepare()
+    world.me.step_s = 1.0  # in which a checkpoint reaches the other node
+
+    def die() -> None:
+        world.me.alive = False
+        raise Killed
+
+    world.me.disturb = at(step, die)
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await world.me.train()
+    fetched = world.other.shelf.fetched
+    found = await result_of(world, world.other)
+    assert found == await undisturbed(tmp_path)
+    assert world.other.shelf.fetched == fetched, "it had everything"
+    assert world.other.chains[0].calls == 12 - (step - 1), "it began at the last checkpoint"
+
+
+async def test_back_and_forth_it_moves_only_what_has_changed(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    world = await World(tmp_path / "often").prepare()
+    for node in [world.me, world.other] * 3:
+        node.disturb = at(2, lambda node=node: node.runner.stop(world.job.id))  # type: ignore[misc]
+        with pytest.raises(SessionError):
+            await node.train()
+    world.me.disturb = None
+    assert await result_of(world, world.me) == await undisturbed(tmp_path)
+    for node in (world.me, world.other):
+        assert len(node.shelf.asked) == len(set(node.shelf.asked)), "nothing is fetched twice"
+    assert world.other.shelf.asked.count(world.spec.rows.root) == 1
+    vaults = [world.me.vault, world.other.vault]
+    assert 0 < sum(vault.fetched for vault in vaults) < sum(vault.whole for vault in vaults)
+
+
+async def test_what_a_claim_only_says_is_not_proven(tmp_path: Path, autojump_clock: Clock) -> None:
+    world = await World(tmp_path / "liar").prepare()
+    world.me.disturb = at(5, lambda: world.me.runner.stop(world.job.id))
+    with pytest.raises(SessionError):
+        await world.me.train()
+    (kept,) = [claim.kept for claim in world.jobs.kept_of(world.job.id)]
+    claim = new_claim(ME, world.job.id, 1, step=11, kept=kept)
+    assert 4 <= await world.other.runner.proven(world.job, claim) <= 5
+    claim = new_claim(ME, world.job.id, 1, step=11, kept=bytes(32) + (9).to_bytes(8))
+    with pytest.raises(ModelError, match="no node has it"):
+        await world.other.runner.proven(world.job, claim)
+
+
+async def test_checkpoints_are_held_only_for_the_trainer(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    world = await World(tmp_path / "held").prepare()
+    world.me.disturb = at(4, lambda: world.me.runner.stop(world.job.id))
+    with pytest.raises(SessionError):
+        await world.me.train()
+    kept = world.jobs.kept_of(world.job.id)[0].kept
+    asked = {"job": world.job.id, "kept": kept}
+    hear = world.other.hear
+    await trio.sleep(60)
+    assert isinstance(await hear(ME, HOLD, asked), Reply)
+    for peer, header, code in (
+        (AUTHOR, asked, "not-claimed"),
+        (ME, {**asked, "kept": kept[:-1]}, "bad-request"),
+        (ME, {**asked, "kept": kept[:32] + b"\xff" * 8}, "bad-request"),
+    ):
+        answer = await hear(peer, HOLD, header)
+        assert isinstance(answer, Refusal) and answer.code == code, answer
+    world.other.own = set()
+    answer = await hear(ME, HOLD, asked)
+    assert isinstance(answer, Refusal) and answer.code == "no-route"
+    world.other.standby.keeps = lambda peer: False
+    answer = await hear(ME, HOLD, asked)
+    assert isinstance(answer, Refusal) and answer.code == "not-kept"
+
+
+async def test_one_trainer_gives_no_flood_of_checkpoints(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    world = await World(tmp_path / "flood").prepare()
+    world.me.claim(new_claim(ME, world.job.id, 1))
+    asked = {"job": world.job.id, "kept": bytes(32) + (9).to_bytes(8)}
+    answers = [await world.other.hear(ME, HOLD, asked) for _ in range(20)]
+    taken = sum(isinstance(each, Refusal) and each.code != "busy" for each in answers)
+    assert 1 <= taken <= defaults.HOLD_RATE[0] + 1
+
+
+async def test_only_the_author_has_a_trainer_stop(tmp_path: Path, autojump_clock: Clock) -> None:
+    world = await World(tmp_path / "told").prepare()
+    answers = list[Any]()
+
+    def tell() -> None:
+        for peer in (OTHER, AUTHOR):
+            call: Any = SimpleNamespace(peer=peer, header={"job": world.job.id})
+            answers.append(world.me.handlers[MOVE](call))
+
+    world.me.disturb = at(3, tell)
+    with pytest.raises(SessionError):
+        await world.me.train()
+    assert isinstance(answers[0], Refusal) and answers[0].code == "not-yours"
+    assert isinstance(answers[1], Reply)
+
+
+async def test_other_nodes_models_are_not_trained(tmp_path: Path, autojump_clock: Clock) -> None:
+    world = await World(tmp_path / "foreign").prepare()
+    world.me.own = set()
+    with pytest.raises(NoRoute):
+        await world.me.train()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"layers": 3}, "bad-spec"),
+        ({"modules": ("qkv_proj",)}, "bad-spec"),
+        ({"length": 256}, "bad-spec"),
+        ({"batch": 1024, "length": 100}, "too-large"),
+    ],
+)
+async def test_settings_that_do_not_fit_are_refused(
+    tmp_path: Path,
+    autojump_clock: Clock,
+    changes: dict[str, Any],
+    code: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defaults, "POSITIONS", 1 << 16)
+    world = await World(tmp_path / "wrong", **changes).prepare()
+    assert (await world.me.train()).error == code
+
+
+@pytest.mark.parametrize("longest", [1, 18])
+async def test_rows_of_other_lengths_than_said_are_refused(
+    tmp_path: Path, autojump_clock: Clock, longest: int
+) -> None:
+    """They would take more memory than the settings say."""
+    world = await World(tmp_path / "long").prepare()
+    data = np.array([*[1] * (longest + 5), longest, 5, 2], "<u4").tobytes()
+    rows = Part(await world.me.shelf.put(data), len(data))
+    world.submit(TuningSpec(ROOT, settings(), rows, hashlib.sha256(data).hexdigest()))
+    assert (await world.me.train()).error == "damaged"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"root": "cd" * 32},
+        {"settings": {"rank": 0}},
+        {"rows": ["ab" * 32, 0]},
+        {"rows": ["ab" * 32, 1 << 30]},
+        {"start": ["zz" * 32, 1]},
+        {"name": "x" * 200},
+        {"data": "ab"},
+    ],
+)
+async def test_bad_specs(changes: dict[str, Any]) -> None:
+    good = TuningSpec(ROOT, settings(), Part("cd" * 32, 100), "ef" * 32, "tiny")
+    assert read_tuning(pack_tuning(good)) == good
+    with pytest.raises(BadSpec):
+        read_tuning(pack({**good.fields(), **changes}))
+    with pytest.raises(BadSpec):
+        read_tuning(pack(TuningSpec(ROOT, settings(together="us"), good.rows, good.data)))
+    await trio.lowlevel.checkpoint()
