@@ -227,11 +227,12 @@ class RunTimes:
 @dataclass(slots=True)
 class Standby:
     """A node that is ready to take the place of a stage, opened in `epoch`. It has the KV of `have`
-    positions."""
+    positions. `fed` says whether it may have any from the stage."""
 
     hop: Hop
     epoch: int
     have: int = 0
+    fed: bool = False
 
 
 class GenerationRun:

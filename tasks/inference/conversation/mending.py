@@ -202,9 +202,10 @@ def _standing(run: GenerationRun) -> list[PeerId]:
 def _named(before: GenerationRun, after: Sequence[Hop]) -> int:
     """Return the last place up to which the stages' state stems from the present stages alone.
 
-    A new stage computes its state. A standby has got it from the stage that it replaces.
+    A new stage computes its state, as a standby does that has no copies. Another standby has got it
+    from the stage that it replaces.
     """
-    copied = [place for place, each in before.standbys.items() if each.hop in after]
+    copied = [place for place, each in before.standbys.items() if each.fed and each.hop in after]
     return min(_alike(before.route, after), *(place - 1 for place in copied), len(after) - 1)
 
 
