@@ -345,7 +345,7 @@ class GenerationRun:
         if token.final:
             self._final = True
             self._ended.set()
-        self.pace.note(now)
+        self.pace.note(now, token=True)
         self.times.note(now)
         self._put(Arrived(token, now))
         return not token.final
@@ -418,8 +418,9 @@ class GenerationRun:
         return frozenset(peer for pair in self._quiet for peer in pair)
 
     def has_gone_on(self, since: float) -> bool:
-        """Return whether the chain has sent a message after the time `since` and has not failed."""
-        return self.pace.heard_at > since and not self._broken
+        """Return whether the chain has sent a message after the time `since`, has not failed and
+        does not crawl."""
+        return self.pace.heard_at > since and not self._broken and not self.pace.crawls
 
     def note_answer(self, peer: PeerId, seconds: float) -> None:
         """Record that a stage has answered a call within `seconds`."""

@@ -12,6 +12,7 @@ from ....state.directory import Directory
 from ....state.membership.record import MemberRecord, ShardRecord
 from ....transport.errors import CallRefused, LinkClosed
 from ....transport.host.seam import Host
+from ....transport.identity import PeerId
 from ...defaults import (
     COPY_TIMEOUT,
     STANDBY_AFTER,
@@ -88,7 +89,7 @@ class Standing:
         states on their way to it, and of computing them."""
         hop, model = run.route[place], talk.model
         row = model.hidden * DTYPE_BYTES[parse_dtype(hop.dtype)] if place else 4
-        return run.computed * (self._choice.row_s(hop, model) + row / STANDBY_RATE)
+        return run.computed * (self._choice.believed(hop, model).row_s + row / STANDBY_RATE)
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""
@@ -106,20 +107,23 @@ class Standing:
         return run.standbys.get(place) is standby
 
     def _candidate(self, talk: Talk, run: GenerationRun, hop: Hop) -> Hop | None:
-        """Return a replica of a stage that may stand by for it, or None: one that is linked, and
-        then one with much memory."""
+        """Return the replica of a stage that may stand by for it, or None: one that is linked, with
+        which the chain would be fastest."""
         used = {*run.peers, *(each.hop.peer for each in run.standbys.values())}
         without = {*used, *talk.unfit, *talk.lost, *talk.refused, *self._chains.avoided()}
         members = self._directory.members()
         wanted = _shard_of(members.get(hop.peer), talk.model.root, hop)
-        found = []
+        found = dict[tuple[bool, float, PeerId], Hop]()
         for peer, record in members.items():
             shard = _shard_of(record, talk.model.root, hop)
             if shard is None or wanted is None or shard.exactness != wanted.exactness:
                 continue  # another class of exactness takes no exact copies
             if peer not in without and not self._courier.is_quiet(peer):
-                found.append((self._courier.reaches(peer), shard.kv_tokens_free, peer))
-        return Hop(max(found)[2], hop.parts, hop.dtype) if found else None
+                other = Hop(peer, hop.parts, hop.dtype)
+                chain = [other if each == hop else each for each in run.route]
+                seconds = self._choice.token_s(chain, talk.model)
+                found[not self._courier.reaches(peer), seconds, peer] = other
+        return found[min(found)] if found else None
 
     async def _copy(self, talk: Talk, run: GenerationRun, place: int) -> None:
         """Have a stage copy what its standby lacks, and give the standby up if that fails."""

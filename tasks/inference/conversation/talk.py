@@ -30,6 +30,7 @@ class Talk:
     crashes: Crashes = field(default_factory=Crashes)
     drafts: DraftCounts = field(default_factory=DraftCounts)
     epoch: int = 1  # the highest one of all its sessions
+    outrun: int = 0  # times that stages were replaced because the chain crawled
     accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number
     place: Place = field(init=False)  # in the line of those that wait for room

@@ -61,3 +61,15 @@ def test_a_stage_that_misses_its_neighbour_makes_it_late() -> None:
     run = a_run()
     run.take_quiet(PEERS[0], PEERS[1], quiet=True)
     assert late(run, 1.0, REST, REST, REST) == {PEERS[1]}
+
+
+def test_a_stage_at_which_a_chain_crawls_may_say_for_half_a_minute_that_others_wait() -> None:
+    run, now = a_run(), 1.01
+    run.pace.token_s = 0.01
+    for _ in range(8):
+        now += 0.95
+        run.pace.note(now, token=True)
+    assert run.pace.crawls and not run.has_gone_on(0.0)
+    assert late(run, run.pace.crawled(now), REST, WORK, REST) == {PEERS[1]}
+    assert late(run, run.pace.crawled(now), REST, BUSY, REST) == set()
+    assert late(run, run.pace.crawled(now + 30), REST, BUSY, REST) == {PEERS[1]}
