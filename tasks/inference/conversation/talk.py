@@ -9,9 +9,10 @@ from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
 from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
-from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms
+from ..generation import GenerateRequest, GenerationRun, Model, RunTerms
 from ..line import Place
 from ..surviving.recovery import Crashes
+from .answer import Answer
 
 
 @dataclass(slots=True)
