@@ -1,6 +1,6 @@
 """Stages of this node: opens and closes sessions, and tells gateways of lost neighbours.
 
-What a session gets and sends in between is in `serving/`. Spec: docs/spec/session.md.
+The modules in `serving/` handle inputs and outputs of sessions. Spec: docs/spec/session.md.
 """
 
 import trio

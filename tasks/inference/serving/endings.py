@@ -97,7 +97,7 @@ class StageEndings:
 
 @dataclass(frozen=True, slots=True)
 class StageParts:
-    """What the inputs and outputs of a stage share."""
+    """Objects that the inputs and outputs of a stage share."""
 
     host: Host
     courier: Courier

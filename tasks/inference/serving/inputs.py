@@ -47,7 +47,7 @@ class StageInputs:
         if rebuilding and not rebuilding.takes(message.start, message.count, token=message.token):
             return Reply()  # it was sent before this stage had asked for what is before it
         if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
-            # Computing it would be in vain, since no lane takes the result.
+            # No lane takes the result, so computing it would waste time.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if message.draft:
             self._on_window(session, message, call.payload)

@@ -107,7 +107,7 @@ class StageOutputs:
 
     def _count(self, session: StageSession, event: HiddenEvent, before: WaitingSpan) -> None:
         """Count the tokens that follow from inputs that were right: those before a window, and all
-        up to a token that was fed. What a window has guessed is counted later."""
+        up to a token that was fed. Guesses of a window are counted later."""
         end = event.start + event.count
         if before.token and session.counted is None:
             session.counted = end - 1

@@ -103,7 +103,8 @@ class StageSession:
         return more
 
     def begin_epoch(self, rebuilding: Rebuilding) -> None:
-        """Forget the spans of the previous epoch, which the engine answers in vain."""
+        """Forget the spans of the previous epoch. What the engine still answers to them is
+        ignored."""
         self.rebuilding = rebuilding
         self.changes += 1
         self.made = 0
@@ -183,7 +184,7 @@ class StageSession:
 
     @property
     def before(self) -> tuple[str, ...]:
-        """What the inputs of this stage depend on beside the tokens: the stages before this one,
+        """Dependencies of this stage's inputs beside the tokens: the stages before this one,
         and whether they have packed them."""
         before = self.open.stages[: self.open.index]
         return (*before, self.open.activations) if before and self.packed else before
