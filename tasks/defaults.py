@@ -84,6 +84,7 @@ PACE_GROWTH = 2.0  # most that one gap may multiply the predicted time
 WATCH_LOOK = (
     1.0  # seconds, at least, between two rounds of questions to the stages of a silent chain
 )
+WATCH_DUE = 0.005  # seconds after the deadline at which those that have answered are asked again
 WATCH_ANSWER = 0.5  # seconds, at least, that a stage has for its answer
 WATCH_ROUND_TRIPS = 4.0  # … or this multiple of the quickest answer so far, if longer
 WATCH_PATIENCE = 30.0  # seconds for which a stage may say that it computes for others

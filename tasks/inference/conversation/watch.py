@@ -8,7 +8,13 @@ import trio
 from ....transport.errors import CallRefused, LinkClosed
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
-from ...defaults import WATCH_ANSWER, WATCH_LOOK, WATCH_PATIENCE, WATCH_ROUND_TRIPS
+from ...defaults import (
+    WATCH_ANSWER,
+    WATCH_DUE,
+    WATCH_LOOK,
+    WATCH_PATIENCE,
+    WATCH_ROUND_TRIPS,
+)
 from ...errors import BadMessage
 from ..courier import Courier
 from ..generation import GenerationRun
@@ -95,7 +101,9 @@ class Watch:
         pace = self._run.pace
         heard = max(pace.heard_at, self._since)
         again = max(WATCH_LOOK, pace.deadline / 2, (self._asked - heard) / 4)
-        look_at = max(heard + pace.deadline / 2, self._asked + again)
+        look_at, due = max(heard + pace.deadline / 2, self._asked + again), heard + pace.deadline
+        if heard < self._asked < due:  # they have answered before the deadline, and then say more
+            look_at = due + WATCH_DUE
         if pace.crawls:  # in the middle of a gap, when the stage at fault has something to compute
             look_at = min(look_at, max(heard + pace.gap / 2, self._asked + self._crawl_look))
         self._look_at = max(look_at, self._host.now())

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from shoal.tasks.engine.interface import Span
+from shoal.tasks.inference.conversation import replacing
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed
 from tests.tasks.fake_swarm import FakeSwarm, Node
 
@@ -74,3 +75,13 @@ async def test_an_answer_goes_on_if_all_replicas_crawl(autojump_clock: object) -
     await crawl.run()
     assert len(crawl.routes) == 2, "each stage is left once at most"
     assert crawl.seconds < TOKENS * (SLOW_S + 0.2) + 5
+
+
+@pytest.mark.trio
+async def test_an_answer_leaves_few_stages_that_crawl(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacing, "CRAWL_MOVES", 0)
+    crawl = Crawl(both=False)
+    await crawl.run()
+    assert len(crawl.routes) == 1
