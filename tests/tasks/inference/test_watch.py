@@ -1,10 +1,16 @@
 """Tests of the choice of the stages that delay a chain."""
 
+from typing import cast
+
+import pytest
+
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.inference.conversation.watch import late_stages
+from shoal.tasks.inference.conversation.watch import Watch, late_stages
+from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.generation import GenerationRun
 from shoal.tasks.inference.routing import Hop
 from shoal.tasks.inference.session import StageState
+from shoal.transport.host.seam import Host
 from tests.tasks.fake_swarm import peer_of
 
 PEERS = tuple(peer_of(number) for number in (1, 2, 3))
@@ -73,3 +79,20 @@ def test_a_stage_at_which_a_chain_crawls_may_say_for_half_a_minute_that_others_w
     assert late(run, run.pace.crawled(now), REST, WORK, REST) == {PEERS[1]}
     assert late(run, run.pace.crawled(now), REST, BUSY, REST) == set()
     assert late(run, run.pace.crawled(now + 30), REST, BUSY, REST) == {PEERS[1]}
+
+
+class Clock:
+    at = 1.01
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_stages_that_answered_before_the_deadline_are_asked_again_at_it() -> None:
+    clock, run = Clock(), a_run()
+    watch = Watch(cast(Host, clock), cast(Courier, None), run)
+    assert watch.pause() == pytest.approx(0.5)
+    watch._asked = clock.at = 1.55
+    assert clock.at + watch.pause() == pytest.approx(2.01, abs=0.01)
+    watch._asked = clock.at = 2.05
+    assert watch.pause() == pytest.approx(1.0), "and then each second"
