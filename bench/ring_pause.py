@@ -86,10 +86,12 @@ async def measure(
         names._names = PrefixNames(rng.randbytes(32))  # no stage has the prompt cached
         told, when = await chain.disturbed(fault, place, rng.randrange(*FROM), 0.001)
         found.wrong += told.text != whole.text
-        if when >= told.times[-1]:
+        noticed_at = [at for at in notices.at if at >= when]
+        if not noticed_at and told.pause(when) < GOALS["late_s"]:
+            # The stage had computed all of its part before its standbys had caught up.
             assert (missed := missed + 1) < 3 * faults, "standbys never catch up"
-            continue  # the answer was complete before its standbys had caught up
-        noticed = next((at - when for at in notices.at if at >= when), 0.0)
+            continue
+        noticed = next((at - when for at in noticed_at), 0.0)
         after = next((at for at in told.times if at > when + noticed), when + noticed)
         found.noticed.append(noticed)
         found.late.append(noticed - max(1.0, 8 * notices.usual))
