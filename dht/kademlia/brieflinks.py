@@ -33,8 +33,11 @@ class Switchboard(Protocol):
 
 
 class BriefLinks:
-    """Pool of brief links. A link that another part of the node uses or waits for is never closed: a
-    stage in the middle of a chain may send its gateway nothing for minutes."""
+    """Pool of brief links.
+
+    A link that another part of the node uses or waits for is never closed: a stage in the middle of
+    a chain may send its gateway nothing for minutes.
+    """
 
     def __init__(self, host: Host, endpoint: Switchboard, connect: Connect) -> None:
         self._host = host
