@@ -77,18 +77,23 @@ TOKEN_TIMEOUT = 120.0  # seconds that a gateway waits for the chain's next messa
 SPAN_DEADLINE = 1.0  # seconds without a message after which a stage that is at fault is replaced …
 SPAN_FACTOR = 8.0  # … or this multiple of the predicted time between two messages, if longer
 SLOW_LEAST = 10.0  # seconds, at least, that a stage has for the first part of a prompt
+CRAWL_LAG = 4.0  # deadlines by which tokens lag behind their prediction when the chain crawls
+CRAWL_MOVES = 3  # stages that one answer replaces because they crawl
 PACE_MEMORY = 0.9  # weight of the longest gap between messages when a shorter one is measured
 PACE_GROWTH = 2.0  # most that one gap may multiply the predicted time
 WATCH_LOOK = (
     1.0  # seconds, at least, between two rounds of questions to the stages of a silent chain
 )
+WATCH_DUE = 0.005  # seconds after the deadline at which those that have answered are asked again
 WATCH_ANSWER = 0.5  # seconds, at least, that a stage has for its answer
 WATCH_ROUND_TRIPS = 4.0  # … or this multiple of the quickest answer so far, if longer
 WATCH_PATIENCE = 30.0  # seconds for which a stage may say that it computes for others
 REBUILD_TOKENS = 1024  # positions that a stage asks for at once while its state is rebuilt …
 REBUILD_BYTES = 2 * 2**20  # … and the bytes of their inputs
 REBUILD_SPANS = 4  # spans that may wait for the engine when it asks for more
-STANDBY_WORTH = 0.3  # seconds that a stage's state takes to rebuild, from which it has a standby
+STANDBY_WORTH = 0.3  # seconds that a stage's state takes to rebuild, from which a standby gets it
+STANDBY_AFTER = 2.0  # seconds after which an answer has standbys that get no copies yet …
+STANDBY_ANSWERS = 2  # … and answers of one gateway that have such standbys at once
 STANDBY_LOOK = 0.5  # seconds between two looks at what a standby lacks …
 STANDBY_AGAIN = 15.0  # … and for another standby, if there was none
 STANDBYS = 8  # standbys' sessions at one stage

@@ -124,7 +124,7 @@ OWN = {
         "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one", "self._reports.run"},
-    "tasks/inference/stage.py": {"self._free"},
+    "tasks/inference/stage.py": {"self._endings.free"},
     "tasks/tuning/stage/stage.py": {"self._close_all"},
     "tasks/text/process.py": {"self._write"},
     "tasks/tuning/trainer/encoding.py": {"some"},

@@ -33,7 +33,11 @@ class Switchboard(Protocol):
 
 
 class BriefLinks:
-    """Pool of brief links. A link that another part of the node also uses is never closed."""
+    """Pool of brief links.
+
+    A link that another part of the node uses or waits for is never closed: a stage in the middle of
+    a chain may send its gateway nothing for minutes.
+    """
 
     def __init__(self, host: Host, endpoint: Switchboard, connect: Connect) -> None:
         self._host = host
@@ -133,7 +137,7 @@ class BriefLinks:
         self._used = {link: self._used.get(link, (-1, now)) for link in brief}
         for link in brief:
             turns, at = self._used[link]
-            if link.turns != turns or link.busy:
+            if link.turns != turns or link.attended:
                 self._used[link] = (link.turns, now)
             else:
                 idle.append((at, link))

@@ -6,7 +6,7 @@ the cost model say of members.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,16 +19,16 @@ from ...transport.errors import CallRefused, LinkClosed
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.rates import Rate, Rates
-from ..costs.links import between
 from ..costs.members import member_rates
-from ..costs.rates import UNKNOWN, DeviceRates, LinkRates
+from ..costs.rates import UNKNOWN, DeviceRates
 from ..costs.seconds import step_seconds
 from ..costs.tracker import Expected, MeanError, Trackers
 from ..costs.work import ModelWork, Rows, ShardWork
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
 from ..engine.interface import Parts, SessionId
 from ..errors import BadMessage
-from ..routing.affinity import Prefix
+from ..placement.links import ReportedTrips
+from ..routing.affinity import NO_PREFIX, Prefix
 from ..routing.beliefs import TOKENS_LEAST, Load, Observed, Shard, Times
 from ..routing.defaults import ADMISSION_WAIT, SPAN_ROWS
 from ..routing.router import Plan, Router, View, Want
@@ -93,6 +93,7 @@ class Choice:
         self._directory = directory
         self._chains = chains
         self._router = Router()
+        self._reported = ReportedTrips()
         self._rates = Rates(Rate(PROBES[0] - 1, PROBES[1]))  # as the stages allow
         self._plans: dict[SessionId, tuple[Plan, Prefix]] = {}
         self._works: OrderedDict[tuple[str, str], ModelWork] = OrderedDict()
@@ -108,25 +109,35 @@ class Choice:
         shard, claimed = Shard(peer, root, parts), Times(token_s, token_s)
         return self._router.beliefs.times(shard, claimed).token_s / token_s if token_s else 1.0
 
-    def row_s(self, hop: Hop, model: Model) -> float:
-        """Return the predicted seconds in which a stage computes one position of a prompt, 0 if it
-        is no member any more."""
+    def believed(self, hop: Hop, model: Model) -> Times:
+        """Return the believed times of a stage, 0 if it is no member any more."""
         members = self._directory.members()
         if hop.peer not in members:
-            return 0.0
+            return Times(0.0, 0.0)
         claimed = self._claimed(members, model, hop)
-        return self._router.beliefs.times(Shard(hop.peer, model.root, hop.parts), claimed).row_s
+        return self._router.beliefs.times(Shard(hop.peer, model.root, hop.parts), claimed)
 
     # Facts about members.
 
-    def _view(self, members: Members, model: Model) -> View:
+    def _view(self, members: Members, claimed: Callable[[Hop], Times]) -> View:
         avoid = frozenset(self._chains.avoided())
         return View(
             self._courier.peer,
-            partial(self._claimed, members, model),
+            claimed,
             self._courier.round_trip,
             avoid,
+            partial(self._trip, members),
         )
+
+    def _view_of(self, members: Members, model: Model) -> View:
+        return self._view(members, partial(self._claimed, members, model))
+
+    def _trip(self, members: Members, one: PeerId, other: PeerId) -> float:
+        """Return the seconds of a round trip between two members, 0 if they have not both reported
+        it."""
+        if one not in members or other not in members:
+            return 0.0
+        return self._reported.between(members[one], members[other])
 
     def _claimed(self, members: Members, model: Model, hop: Hop) -> Times:
         """Return the times of a shard by the claims of its member, from facts that it published."""
@@ -179,7 +190,7 @@ class Choice:
         """
         members = self._members(without)
         linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
-        view, want = self._view(members, wish.model), wish.want(session)
+        view, want = self._view_of(members, wish.model), wish.want(session)
         hops = self._hops(linked, wish)
         wish.said.clear()
         plan = await self._idle_here(view, want, hops, wish)
@@ -281,6 +292,8 @@ class Choice:
         """Create a session over the chain of a plan."""
         run = GenerationRun(session, plan.chain, wish.ids, wish.new, self._host.now(), terms)
         run.pace.predict(min(plan.cost.first_s, MOST_PREDICTED))
+        if not terms.job:  # the requests of people come before those of jobs
+            run.pace.token_s = min(plan.cost.token_s, MOST_PREDICTED)
         self._plans[session] = plan, wish.prefix
         return run
 
@@ -288,7 +301,7 @@ class Choice:
         """Return the best chain by what is known now."""
         members = self._members(without)
         linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
-        view, want = self._view(members, wish.model), wish.want(session)
+        view, want = self._view_of(members, wish.model), wish.want(session)
         now = self._host.now()
         for some in (linked, members):  # a new link takes time, so it is the second choice
             plan = self._router.plan(view, want, self._hops(some, wish), now, wish.said)
@@ -296,6 +309,22 @@ class Choice:
                 return plan
         model = wish.model
         raise no_route(members, model.root, model.layers, len(wish.ids) + wish.new, wish.new)
+
+    def replaced(
+        self, model: Model, session: SessionId, members: Members, rows: int, new: int
+    ) -> tuple[Hop, ...]:
+        """Return the best chain among the shards in `members` for an answer that has `rows`
+        positions and `new` tokens to come, or nothing if they form none."""
+        view = self._view_of(self._directory.members(), model)
+        want = Want(model.root, model.layers, rows, NO_PREFIX, new, session)
+        hops = shards_of(members, model.root, model.layers, rows + new)
+        plan = self._router.plan(view, want, hops, self._host.now())
+        return plan.chain if plan else ()
+
+    def token_s(self, chain: Sequence[Hop], model: Model) -> float:
+        """Return the predicted seconds of a token over a chain of members."""
+        computing = sum(self.believed(hop, model).token_s for hop in chain)
+        return computing + self._ring_s([hop.peer for hop in chain])
 
     # Measurements.
 
@@ -325,11 +354,7 @@ class Choice:
             return
         if run.times.first_at is None:
             self._router.beliefs.dropped(plan.stages)
-        links = [LinkRates(trip) for trip in self._trips(run)]
-        pairs = zip(links, links[1:] + links[:1], strict=True)
-        ring = sum(between(*pair).round_trip_s / 2 for pair in pairs)
-        if len(run.peers) == 1:
-            ring = 0.0
+        ring = self._ring_s(run.peers)
         if run.times.tokens >= TOKENS_LEAST:
             self.errors.token.note(plan.cost.token_s, run.times.token_s)
             self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
@@ -345,6 +370,11 @@ class Choice:
             cautious = _token_seconds(UNKNOWN, work.of(hop.parts)) if work else seconds
             found.append(Expected(hop.peer, seconds, cautious))
         return found
+
+    def _ring_s(self, peers: Sequence[PeerId]) -> float:
+        """Return the seconds that a token takes on the links around a chain."""
+        view = self._view(self._directory.members(), lambda hop: _UNKNOWN_LAYER)
+        return sum(view.trip(*pair) / 2 for pair in zip(peers, (*peers[1:], peers[0]), strict=True))
 
     def _trips(self, run: GenerationRun) -> list[float]:
         return [self._courier.round_trip(peer) or 0.0 for peer in run.peers]

@@ -20,6 +20,7 @@ from ..drafting.sessions import Drafting
 from ..errors import PromptTooLong, SessionError
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains
+from .conversation.answer import Answer
 from .conversation.conversing import Conversation
 from .conversation.mending import Mending
 from .conversation.opening import Opening
@@ -31,7 +32,7 @@ from .conversation.talk import Talk
 from .conversation.windows import Windows
 from .courier import Courier
 from .embedding import Embedder, PooledAnswer, Vector, encoded
-from .generation import Answer, Emit, GatewayEvent, GenerateRequest, Model, Routed, Summary
+from .generation import Emit, GatewayEvent, GenerateRequest, Model, Routed, Summary
 
 __all__ = [
     "ChatTurn",

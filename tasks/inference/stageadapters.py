@@ -21,7 +21,7 @@ from ..engine.errors import EngineError
 from ..engine.interface import Engine, EngineEvent, SessionTerms
 from ..errors import SessionError
 from ..placement.shard import HeldShard
-from .stagesessions import StageSession
+from .serving.stagesession import StageSession
 
 _DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot read a chunk
 

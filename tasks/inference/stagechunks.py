@@ -8,7 +8,7 @@ from ..chunks.store import KvOrigin
 from ..engine.interface import NAME_BYTES
 from ..engine.kv.blocks import BLOCK
 from ..engine.kv.parts import KvShape
-from .stagesessions import StageSession
+from .serving.stagesession import StageSession
 
 
 class Connector(Protocol):

@@ -22,8 +22,9 @@ from ..errors import SessionError
 from ..routing.affinity import Prefix
 from ..routing.defaults import PROBE_NAMES
 from ..routing.waiting import Pending, seconds_until_room
+from .serving.stagesession import ServedShard, StageSession
 from .session import Probe, StageLoad
-from .stagesessions import ServedShard, StageSession, StageSessions
+from .stagesessions import StageSessions
 
 
 class StageLoads:

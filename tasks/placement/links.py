@@ -4,10 +4,12 @@ Round trips are rounded to a few steps, and a report changes only if one has mov
 so that noise reaches no other node. A link counts as near only if both ends say so.
 """
 
+import math
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...state.defaults import LINKS
 from ...state.membership.record import LinkSpeed, MemberRecord
@@ -26,6 +28,8 @@ _MOVED: Final = 2
 _RATE_MOVED: Final = 2.5
 _MEETINGS: Final = 32
 """Members among which links that no end reports are estimated."""
+_REPORTS: Final = 4096
+"""Members whose reports are remembered."""
 
 
 def report(
@@ -58,6 +62,43 @@ def _has_moved(old: LinkSpeed, new: LinkSpeed) -> bool:
 
 def _step(milliseconds: float) -> int:
     return min(bisect_left(STEPS_MS, milliseconds), len(STEPS_MS) - 1)
+
+
+class _Report(NamedTuple):
+    """The links that a member reports. `trips` are round trips in seconds by the tags of peers."""
+
+    links: tuple[LinkSpeed, ...]
+    tag: bytes
+    trips: dict[bytes, float]
+
+
+class ReportedTrips:
+    """Round trips between members as both ends report them, for many questions in a row."""
+
+    def __init__(self) -> None:
+        self._reports: OrderedDict[PeerId, _Report] = OrderedDict()
+
+    def between(self, one: MemberRecord, other: MemberRecord) -> float:
+        """Return a round trip in seconds, 0 if not both ends report it: a member that claims to be
+        near all others gains nothing. If they differ, the longer one counts."""
+        mine, theirs = self._of(one), self._of(other)
+        there, back = mine.trips.get(theirs.tag, 0.0), theirs.trips.get(mine.tag, 0.0)
+        return max(there, back) if there and back else 0.0
+
+    def _of(self, record: MemberRecord) -> _Report:
+        found = self._reports.get(record.peer)
+        if found is None or found.links is not record.links:
+            trips = {link.tag: _middle_s(link) for link in record.links}
+            found = self._reports[record.peer] = _Report(record.links, tag_of(record.peer), trips)
+            if len(self._reports) > _REPORTS:
+                self._reports.popitem(last=False)
+        return found
+
+
+def _middle_s(link: LinkSpeed) -> float:
+    """Return the likely seconds of a round trip, which was rounded up to a step."""
+    step = _step(link.round_trip_ms)
+    return math.sqrt(STEPS_MS[max(step - 1, 0)] * STEPS_MS[step]) / 1000
 
 
 def links_between(members: Iterable[MemberRecord]) -> dict[Pair, LinkRates]:

@@ -32,13 +32,31 @@ class View:
     """Knowledge of a gateway (`own`) about the members, apart from its beliefs.
 
     `claimed` returns the times that a stage's member claims, and `round_trip` the seconds of a
-    round trip to a peer, or None without a link.
+    round trip to a peer, or None without a link. `reported` returns those of a round trip between
+    two other peers, or 0 if they have not both reported it.
     """
 
     own: PeerId | None
     claimed: Callable[[Hop], Times]
     round_trip: Callable[[PeerId], float | None]
     avoid: frozenset[PeerId] = frozenset()
+    reported: Callable[[PeerId, PeerId], float] = lambda one, other: 0.0
+
+    def trip(self, one: PeerId | None, other: PeerId) -> float:
+        """Return the seconds of a round trip between two peers, of which None is the gateway.
+
+        Between two others it is as they report, or else predicted from those to here.
+        """
+        if one == other:
+            return 0.0
+        if one is None or self.own in (one, other):
+            return max(self._own_trip(one) if one is not None else 0.0, self._own_trip(other))
+        predicted = LinkRates(self._own_trip(one)), LinkRates(self._own_trip(other))
+        return self.reported(one, other) or between(*predicted).round_trip_s
+
+    def _own_trip(self, peer: PeerId) -> float:
+        trip = 0.0 if peer == self.own else self.round_trip(peer)
+        return LINK_S if trip is None else trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +130,7 @@ class _RequestCosts:
         self._said = said
         self._asked = {shard.parts for shard in said}
         self._cached = cached
-        self._trips: dict[PeerId, float] = {}
+        self._trips: dict[tuple[PeerId | None, PeerId], float] = {}
         self._late: dict[Shard, float] = {}
         self._stages: dict[Hop, StageCost] = {}
         self._unasked = UNASKED_WAIT
@@ -177,19 +195,11 @@ class _RequestCosts:
         return StageCost(wait, prompt, 0.0 if whole else span, times.token_s)
 
     def link(self, one: PeerId | None, other: PeerId) -> float:
-        """Return a round trip in seconds. That between two other peers is not measured: it is
-        predicted from those to here."""
-        if one == other:
-            return 0.0
-        if one is None or self.own in (one, other):
-            return max(self._trip(one) if one is not None else 0.0, self._trip(other))
-        return between(LinkRates(self._trip(one)), LinkRates(self._trip(other))).round_trip_s
-
-    def _trip(self, peer: PeerId) -> float:
-        if peer not in self._trips:
-            trip = 0.0 if peer == self._view.own else self._view.round_trip(peer)
-            self._trips[peer] = LINK_S if trip is None else trip
-        return self._trips[peer]
+        """Return a round trip in seconds."""
+        pair = one, other
+        if pair not in self._trips:
+            self._trips[pair] = self._view.trip(one, other)
+        return self._trips[pair]
 
     def opening(self, peer: PeerId) -> float:
         linked = peer == self._view.own or self._view.round_trip(peer) is not None

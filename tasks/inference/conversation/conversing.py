@@ -110,7 +110,7 @@ class Conversation:
                     self._begin(run, spans)
             if talk.must_yield:
                 return False
-            if not items and await self._replacing.move(talk, run):
+            if not items and await self._replacing.outrun(talk, run):
                 return False
 
     async def _hear(self, run: GenerationRun, watch: Watch, pace: float) -> list[Item]:

@@ -8,12 +8,11 @@ from ....state.membership.record import MemberRecord, ShardRecord
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...defaults import MAX_POSITIONS, OPEN_ATTEMPTS
-from ...errors import NoRoute
 from ..chain import Chains, StageRefused
 from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..routing import Hop, Members, Preference, find_route
+from ..routing import Hop
 from ..surviving.continuing import Continuation
 from .runs import OpenRuns
 from .talk import Talk
@@ -101,8 +100,9 @@ class Mending:
             members = self._around(talk, covered, kept, set(lost) - set(returning))
             # A new link takes time, so linked members are tried first.
             linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
-            route = self._route(talk, before, linked, new)
-            route = route or self._route(talk, before, members, new)
+            wanted = talk.model, before.session
+            route = self._choice.replaced(*wanted, linked, len(talk.ids), new)
+            route = route or self._choice.replaced(*wanted, members, len(talk.ids), new)
         if any(hop not in route for hop in kept.values()):
             return None
         run = GenerationRun(before.session, route, talk.ids, new, self._host.now(), before.terms)
@@ -110,7 +110,7 @@ class Mending:
             return None
         talk.epoch += 1
         run.epoch, run.start = talk.epoch, min(before.computed, len(talk.ids) - 1)
-        run.activations = before.activations
+        run.activations, run.pace.token_s = before.activations, before.pace.token_s
         run.continuation = Continuation(run.start, frozenset(kept))
         run.can_draft = before.can_draft
         run.named = min(before.named, _named(before, route))
@@ -120,17 +120,6 @@ class Mending:
             if each.hop not in route and route[place : place + 1] == before.route[place : place + 1]
         }
         return run
-
-    def _route(
-        self, talk: Talk, before: GenerationRun, members: Members, new: int
-    ) -> tuple[Hop, ...]:
-        """Return the chain among these members, or nothing if there is none."""
-        prefer = Preference(self._courier.peer, before.session, self._chains.avoided())
-        asked = talk.model.root, talk.model.layers, len(talk.ids) + new
-        try:
-            return find_route(members, *asked, prefer, answer=new)
-        except NoRoute:
-            return ()
 
     def _around(
         self,
@@ -202,9 +191,10 @@ def _standing(run: GenerationRun) -> list[PeerId]:
 def _named(before: GenerationRun, after: Sequence[Hop]) -> int:
     """Return the last place up to which the stages' state stems from the present stages alone.
 
-    A new stage computes its state. A standby has got it from the stage that it replaces.
+    A new stage computes its state, as a standby does that has no copies. Another standby has got it
+    from the stage that it replaces.
     """
-    copied = [place for place, each in before.standbys.items() if each.hop in after]
+    copied = [place for place, each in before.standbys.items() if each.fed and each.hop in after]
     return min(_alike(before.route, after), *(place - 1 for place in copied), len(after) - 1)
 
 

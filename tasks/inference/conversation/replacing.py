@@ -6,7 +6,7 @@ import trio
 
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
-from ...defaults import ACCUSATIONS, OPEN_ATTEMPTS, RETURN_LOOK
+from ...defaults import ACCUSATIONS, CRAWL_MOVES, OPEN_ATTEMPTS, RETURN_LOOK
 from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
 from ..generation import GenerationRun
@@ -74,6 +74,22 @@ class Replacing:
                 raise not_back(said or SessionError("unreachable", f"{peer} is quiet"), waited)
             await trio.sleep(RETURN_LOOK)
         return False
+
+    async def outrun(self, talk: Talk, before: GenerationRun) -> bool:
+        """Replace the suspects of a chain that is silent or crawls. Return whether another chain
+        has taken over.
+
+        Stages at which it crawls are used no more for this request, and left a few times only: if
+        others crawl too, the prediction is wrong.
+        """
+        if not before.pace.crawls:
+            return await self.move(talk, before)
+        slow = before.suspects
+        if talk.outrun >= CRAWL_MOVES or not await self.move(talk, before):
+            return False
+        talk.outrun += 1
+        talk.lost |= slow
+        return True
 
     async def move(self, talk: Talk, before: GenerationRun, error: StageLost | None = None) -> bool:
         """Replace a chain that has a late or lost stage. Return whether another chain has taken

@@ -1,7 +1,9 @@
 """Standbys for the stages of a chain whose state would take long to rebuild.
 
-A standby is a replica that has the session open and gets the KV of the stage as it grows. If the
-stage is lost, the standby takes its place, so the pause does not grow with the context.
+A standby is a replica that has the session open. If the stage is lost, the standby takes its place.
+It has its links to the other stages by then, which would else begin over a relay, and what a stage
+replays would take long there. It gets the KV of the stage as it grows, once that takes long to
+rebuild, so that the pause does not grow with the context.
 """
 
 import trio
@@ -10,14 +12,18 @@ from ....state.directory import Directory
 from ....state.membership.record import MemberRecord, ShardRecord
 from ....transport.errors import CallRefused, LinkClosed
 from ....transport.host.seam import Host
+from ....transport.identity import PeerId
 from ...defaults import (
     COPY_TIMEOUT,
+    STANDBY_AFTER,
     STANDBY_AGAIN,
+    STANDBY_ANSWERS,
     STANDBY_LOOK,
     STANDBY_RATE,
     STANDBY_WORTH,
 )
 from ...engine.families import DTYPE_BYTES
+from ...engine.interface import SessionId
 from ...engine.kv.blocks import BLOCK
 from ...errors import BadMessage
 from ..chain import Chains
@@ -41,6 +47,7 @@ class Standing:
         self._directory = directory
         self._chains = chains
         self._choice = choice
+        self._early = set[SessionId]()  # sessions with standbys before these are worth a copy
 
     def may_keep(self, talk: Talk, run: GenerationRun) -> bool:
         """Return whether a chain may have standbys: for interactive answers, without adapters,
@@ -50,27 +57,39 @@ class Standing:
 
     async def keep(self, talk: Talk, run: GenerationRun) -> None:
         """Keep standbys for the stages of a chain, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            for place in range(len(run.route)):
-                nursery.start_soon(self._keep, talk, run, place)
+        try:
+            async with trio.open_nursery() as nursery:
+                for place in range(len(run.route)):
+                    nursery.start_soon(self._keep, talk, run, place)
+        finally:
+            self._early.discard(run.session)
 
     async def _keep(self, talk: Talk, run: GenerationRun, place: int) -> None:
-        """Keep a standby for the stage at one place, once it is worth it."""
+        """Keep a standby for the stage at one place. Copy KV to it once that is worth it."""
         while True:
             await trio.sleep(STANDBY_LOOK)
-            if place in run.standbys:
-                await self._copy(talk, run, place)
-                continue
             worth = self._rebuild_s(talk, run, place) >= STANDBY_WORTH
-            if worth and not await self._begin(talk, run, place):
+            if place in run.standbys:
+                if worth:
+                    await self._copy(talk, run, place)
+            elif (worth or self._may_begin_early(run)) and not await self._begin(talk, run, place):
                 await trio.sleep(STANDBY_AGAIN)
+
+    def _may_begin_early(self, run: GenerationRun) -> bool:
+        """Return whether a session may have standbys that get no copies yet: one that has gone on
+        for a while, and few sessions at once, since stages have room for few standbys."""
+        if self._host.now() < run.times.began + STANDBY_AFTER:
+            return False
+        if len(self._early) < STANDBY_ANSWERS:
+            self._early.add(run.session)
+        return run.session in self._early
 
     def _rebuild_s(self, talk: Talk, run: GenerationRun, place: int) -> float:
         """Return the predicted seconds until another node has the state of a stage: of the hidden
         states on their way to it, and of computing them."""
         hop, model = run.route[place], talk.model
         row = model.hidden * DTYPE_BYTES[parse_dtype(hop.dtype)] if place else 4
-        return run.computed * (self._choice.row_s(hop, model) + row / STANDBY_RATE)
+        return run.computed * (self._choice.believed(hop, model).row_s + row / STANDBY_RATE)
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""
@@ -88,20 +107,23 @@ class Standing:
         return run.standbys.get(place) is standby
 
     def _candidate(self, talk: Talk, run: GenerationRun, hop: Hop) -> Hop | None:
-        """Return a replica of a stage that may stand by for it, or None: one that is linked, and
-        then one with much memory."""
+        """Return the replica of a stage that may stand by for it, or None: one that is linked, with
+        which the chain would be fastest."""
         used = {*run.peers, *(each.hop.peer for each in run.standbys.values())}
         without = {*used, *talk.unfit, *talk.lost, *talk.refused, *self._chains.avoided()}
         members = self._directory.members()
         wanted = _shard_of(members.get(hop.peer), talk.model.root, hop)
-        found = []
+        found = dict[tuple[bool, float, PeerId], Hop]()
         for peer, record in members.items():
             shard = _shard_of(record, talk.model.root, hop)
             if shard is None or wanted is None or shard.exactness != wanted.exactness:
                 continue  # another class of exactness takes no exact copies
             if peer not in without and not self._courier.is_quiet(peer):
-                found.append((self._courier.reaches(peer), shard.kv_tokens_free, peer))
-        return Hop(max(found)[2], hop.parts, hop.dtype) if found else None
+                other = Hop(peer, hop.parts, hop.dtype)
+                chain = [other if each == hop else each for each in run.route]
+                seconds = self._choice.token_s(chain, talk.model)
+                found[not self._courier.reaches(peer), seconds, peer] = other
+        return found[min(found)] if found else None
 
     async def _copy(self, talk: Talk, run: GenerationRun, place: int) -> None:
         """Have a stage copy what its standby lacks, and give the standby up if that fails."""
@@ -109,7 +131,7 @@ class Standing:
         while standby.have < (stop := run.computed // BLOCK * BLOCK):
             message = Copy(run.session, run.epoch, place, standby.hop.peer, stop)
             call = run.peers[place], "session.copy", message.header()
-            before = standby.have
+            before, standby.fed = standby.have, True
             try:
                 reply = await self._courier.call(*call, timeout=2 * COPY_TIMEOUT)
                 standby.have = min(Copied.parse(reply.header).have, stop)

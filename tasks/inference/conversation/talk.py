@@ -9,9 +9,10 @@ from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
 from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
-from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms
+from ..generation import GenerateRequest, GenerationRun, Model, RunTerms
 from ..line import Place
 from ..surviving.recovery import Crashes
+from .answer import Answer
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Talk:
     crashes: Crashes = field(default_factory=Crashes)
     drafts: DraftCounts = field(default_factory=DraftCounts)
     epoch: int = 1  # the highest one of all its sessions
+    outrun: int = 0  # times that stages were replaced because the chain crawled
     accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number
     place: Place = field(init=False)  # in the line of those that wait for room

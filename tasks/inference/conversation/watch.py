@@ -8,7 +8,13 @@ import trio
 from ....transport.errors import CallRefused, LinkClosed
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
-from ...defaults import WATCH_ANSWER, WATCH_LOOK, WATCH_PATIENCE, WATCH_ROUND_TRIPS
+from ...defaults import (
+    WATCH_ANSWER,
+    WATCH_DUE,
+    WATCH_LOOK,
+    WATCH_PATIENCE,
+    WATCH_ROUND_TRIPS,
+)
 from ...errors import BadMessage
 from ..courier import Courier
 from ..generation import GenerationRun
@@ -88,13 +94,19 @@ class Watch:
         self._since = host.now()  # a computer that slept until then has heard nothing
         self._asked = 0.0  # when the answers of the last round had arrived
         self._look_at = 0.0
+        self._crawl_look = WATCH_LOOK  # seconds until a chain that crawls is asked again
 
     def pause(self) -> float:
         """Return for how many seconds to wait for messages before `look`."""
         pace = self._run.pace
         heard = max(pace.heard_at, self._since)
         again = max(WATCH_LOOK, pace.deadline / 2, (self._asked - heard) / 4)
-        self._look_at = max(heard + pace.deadline / 2, self._asked + again, self._host.now())
+        look_at, due = max(heard + pace.deadline / 2, self._asked + again), heard + pace.deadline
+        if heard < self._asked < due:  # they have answered before the deadline, and then say more
+            look_at = due + WATCH_DUE
+        if pace.crawls:  # in the middle of a gap, when the stage at fault has something to compute
+            look_at = min(look_at, max(heard + pace.gap / 2, self._asked + self._crawl_look))
+        self._look_at = max(look_at, self._host.now())
         return self._look_at - self._host.now()
 
     async def look(self) -> None:
@@ -112,7 +124,11 @@ class Watch:
             return
         for index, why in answers.gone.items():
             run.fail(lost_stage(run, run.peers[index], why, cause="shard-gone"))
-        run.suspects = frozenset(late_stages(run, answers.states, self._asked - heard))
+        silence = self._asked - heard
+        if run.pace.crawls:  # a chain that cannot be replaced is asked less and less often
+            self._crawl_look *= 2
+            silence = max(silence, run.pace.crawled(self._asked))
+        run.suspects = frozenset(late_stages(run, answers.states, silence))
 
     async def _answers(self, by: float) -> Answers | None:
         """Ask all stages, and return their answers, or None if a message arrives before."""

@@ -1,4 +1,5 @@
-"""The parts of a stage: what it takes in, what it sends on, and which peers it dials.
+"""The parts of a stage: what it takes in, what it sends on, how sessions end, and which peers it
+dials.
 
 `Stage` in `../stage.py` puts them together.
 """

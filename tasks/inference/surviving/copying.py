@@ -36,8 +36,9 @@ from ...errors import SessionError
 from ...message import HeaderMessage
 from ..courier import Courier
 from ..serving.meetings import Meetings
+from ..serving.stagesession import StageSession
 from ..session import EpochMessage, SessionMessage
-from ..stagesessions import StageSession, StageSessions
+from ..stagesessions import StageSessions
 
 _PART_MOST: Final = KV_PART_BYTES + (1 << 20)  # bytes of a part with its header, at most
 

@@ -26,8 +26,9 @@ from ...engine.interface import HiddenEvent
 from ...errors import SessionError
 from ..courier import Courier
 from ..serving.meetings import Meetings
+from ..serving.stagesession import StageSession
 from ..session import Change, Need, Open, Rebuild, Rebuilt, SessionChanged, SpanMessage
-from ..stagesessions import StageSession, StageSessions, coded
+from ..stagesessions import StageSessions, coded
 from .rebuilding import Rebuilding
 
 

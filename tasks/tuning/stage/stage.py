@@ -22,7 +22,7 @@ from ...engine.passes import OpenTuning, PassDone, TuningEngine, pass_sizes
 from ...engine.wire import Buffer
 from ...errors import BadMessage, SessionError
 from ...inference.courier import Courier
-from ...inference.stagesessions import ServedShard
+from ...inference.serving.stagesession import ServedShard
 from ...usage.metering import UsageMeter, Use
 from ..defaults import BUSY_S, READ_S, RECEIVE_BYTES, TUNING_IDLE, WRITE_S
 from ..messages import Close, Open, RunPass, Said, SetTensors, frame, refused

@@ -26,7 +26,7 @@ class FakeLink:
         self.peer = peer
         self.brief = brief
         self.connected = True
-        self.quiet = self.busy = False
+        self.quiet = self.attended = False
         self.turns = 0
         self.closed: str | None = None
 
@@ -79,15 +79,15 @@ async def test_idle_links_are_closed_and_used_ones_stay(autojump_clock: MockCloc
     board, links = make()
     for peer in PEERS[:4]:
         await links.to(Contact(peer))
-    idle, used, busy, kept = (board.up[peer] for peer in PEERS[:4])
-    busy.busy, kept.brief = True, False
+    idle, used, awaited, kept = (board.up[peer] for peer in PEERS[:4])
+    awaited.attended, kept.brief = True, False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(links.run)
         for _ in range(10):
             await trio.sleep(defaults.BRIEF_IDLE / 5)
             used.turns += 1
         nursery.cancel_scope.cancel()
-    assert [each.closed for each in (idle, used, busy, kept)] == ["idle", None, None, None]
+    assert [each.closed for each in (idle, used, awaited, kept)] == ["idle", None, None, None]
 
 
 @pytest.mark.trio

@@ -31,7 +31,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.inference import slowlinks
-from shoal.tasks.inference import stage as stage_module
+from shoal.tasks.inference.serving import inputs
 from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
 from shoal.tasks.placement.shard import HeldShard
 from shoal.tasks.usage.metering import Use
@@ -1231,7 +1231,7 @@ async def test_a_span_whose_result_no_lane_takes_is_refused_at_once(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swarm = FakeSwarm((2, 4, 6))
-    monkeypatch.setattr(stage_module, "PASSED_BYTES", 3 * HIDDEN * 4)
+    monkeypatch.setattr(inputs, "PASSED_BYTES", 3 * HIDDEN * 4)
 
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm)
@@ -1317,7 +1317,7 @@ async def test_the_spans_that_wait_are_limited(
     stage, before = swarm.stages[1], swarm.stages[0]
     most = SPANS_WAITING if limit == "spans" else 5
     if limit == "bytes":
-        monkeypatch.setattr("shoal.tasks.inference.stage.SPANS_BYTES", 5 * 3 * 8)
+        monkeypatch.setattr("shoal.tasks.inference.serving.inputs.SPANS_BYTES", 5 * 3 * 8)
 
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm)

@@ -118,22 +118,47 @@ async def test_a_standby_takes_over_at_its_position(
         assert 0 < computed(spare) < 3 * BLOCK + TOKENS < len(PROMPT)
 
 
+async def no_standby(answered: Answered) -> None:
+    await trio.lowlevel.checkpoint()
+    assert all(answered.of(place)[1].stage.sessions == 0 for place in range(4))
+
+
 @pytest.mark.trio
-async def test_standbys_are_for_long_contexts_of_people(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = Answered()
-
-    async def no_standby(answered: Answered) -> None:
-        await trio.lowlevel.checkpoint()
-        assert all(answered.of(place)[1].stage.sessions == 0 for place in range(4))
-
-    monkeypatch.setattr(standing, "STANDBY_WORTH", 5.0)
-    await short.run(lambda: no_standby(short), at=6.0)
-    monkeypatch.setattr(standing, "STANDBY_WORTH", 0.0)
+async def test_standbys_are_for_answers_of_people(autojump_clock: object) -> None:
     idle, fixed = Answered(), Answered(kv_heads=0)
     await idle.run(lambda: no_standby(idle), at=6.0, turn=NoTurn(), job="ab" * 32)
     await fixed.run(lambda: no_standby(fixed), at=6.0)  # states that cannot be copied
+
+
+@pytest.mark.trio
+async def test_a_standby_of_a_short_context_gets_no_copies(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "STANDBY_WORTH", 5.0)
+    soon, later, standbys = Answered(), Answered(), list[Node]()
+
+    async def deed() -> None:
+        stage, standby = later.of(1)
+        standbys.append(standby)
+        assert all(later.of(place)[1].stage.sessions == 1 for place in range(4))
+        assert all(later.of(place)[0].stage.copies.copied_bytes == 0 for place in range(4))
+        await later.die(stage)
+
+    await soon.run(lambda: no_standby(soon), at=1.0)
+    await later.run(deed, at=6.0)
+    (standby,) = standbys
+    assert standby.peer in later.route and computed(standby) > len(PROMPT)
+    assert any(standby.engine.closed)  # it has computed all itself, so others may use it
+
+
+@pytest.mark.trio
+async def test_few_answers_at_once_have_standbys_without_copies(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "STANDBY_WORTH", 5.0)
+    monkeypatch.setattr(standing, "STANDBY_ANSWERS", 0)
+    answered = Answered()
+    await answered.run(lambda: no_standby(answered), at=6.0)
 
 
 class NoTurn:

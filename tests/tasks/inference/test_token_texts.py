@@ -1,6 +1,6 @@
 """Tokens with their text: none shows what a stop string cuts off."""
 
-from shoal.tasks.inference.generation import TokenTexts
+from shoal.tasks.inference.conversation.answer import TokenTexts
 from shoal.tasks.text.process import TokenText
 
 

@@ -1,10 +1,16 @@
 """Tests of the choice of the stages that delay a chain."""
 
+from typing import cast
+
+import pytest
+
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.inference.conversation.watch import late_stages
+from shoal.tasks.inference.conversation.watch import Watch, late_stages
+from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.generation import GenerationRun
 from shoal.tasks.inference.routing import Hop
 from shoal.tasks.inference.session import StageState
+from shoal.transport.host.seam import Host
 from tests.tasks.fake_swarm import peer_of
 
 PEERS = tuple(peer_of(number) for number in (1, 2, 3))
@@ -61,3 +67,32 @@ def test_a_stage_that_misses_its_neighbour_makes_it_late() -> None:
     run = a_run()
     run.take_quiet(PEERS[0], PEERS[1], quiet=True)
     assert late(run, 1.0, REST, REST, REST) == {PEERS[1]}
+
+
+def test_a_stage_at_which_a_chain_crawls_may_say_for_half_a_minute_that_others_wait() -> None:
+    run, now = a_run(), 1.01
+    run.pace.token_s = 0.01
+    for _ in range(8):
+        now += 0.95
+        run.pace.note(now, token=True)
+    assert run.pace.crawls and not run.has_gone_on(0.0)
+    assert late(run, run.pace.crawled(now), REST, WORK, REST) == {PEERS[1]}
+    assert late(run, run.pace.crawled(now), REST, BUSY, REST) == set()
+    assert late(run, run.pace.crawled(now + 30), REST, BUSY, REST) == {PEERS[1]}
+
+
+class Clock:
+    at = 1.01
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_stages_that_answered_before_the_deadline_are_asked_again_at_it() -> None:
+    clock, run = Clock(), a_run()
+    watch = Watch(cast(Host, clock), cast(Courier, None), run)
+    assert watch.pause() == pytest.approx(0.5)
+    watch._asked = clock.at = 1.55
+    assert clock.at + watch.pause() == pytest.approx(2.01, abs=0.01)
+    watch._asked = clock.at = 2.05
+    assert watch.pause() == pytest.approx(1.0), "and then each second"

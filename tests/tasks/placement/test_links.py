@@ -8,7 +8,7 @@ from shoal.state.membership.roster import tag_of
 from shoal.tasks.costs.links import between
 from shoal.tasks.costs.rates import LinkRates
 from shoal.tasks.placement.fleet import FAR
-from shoal.tasks.placement.links import STEPS_MS, links_between, report
+from shoal.tasks.placement.links import STEPS_MS, ReportedTrips, links_between, report
 from shoal.transport.identity import PeerId
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
@@ -81,3 +81,12 @@ def test_the_order_of_members_does_not_matter() -> None:
 
 def test_steps_ascend() -> None:
     assert list(STEPS_MS) == sorted(set(STEPS_MS))
+
+
+def test_a_round_trip_counts_if_both_ends_report_it() -> None:
+    trips = ReportedTrips()
+    here, there = member(A, b=40.0), member(B, a=70.0)
+    assert 0.05 < trips.between(here, there) == trips.between(there, here) < 0.07
+    assert trips.between(here, member(B)) == 0.0
+    assert trips.between(member(A), there) == 0.0, "a new report takes the place of the old one"
+    assert 0.03 < trips.between(here, member(B, a=0.25)) < 0.04

@@ -277,3 +277,21 @@ def test_a_stage_that_reports_a_false_load_loses_its_advantage() -> None:
             answers += 1
             router.beliefs.observed(plan.stages, Observed(8.0, 0.0, 2000), 0.0)
     assert answers <= 3
+
+
+def test_a_chain_follows_the_round_trips_that_its_stages_report() -> None:
+    first, near, far = hop("first", 0, 6), hop("near", 6), hop("far", 6)
+    reported = {("first", "near"): 0.5, ("first", "far"): 0.01}
+
+    def between(one: PeerId, other: PeerId) -> float:
+        return reported.get((one, other)) or reported.get((other, one), 0.0)
+
+    def trip(peer: PeerId) -> float:
+        return {"far": 0.03}.get(peer, 0.02)
+
+    hops = [first, near, far]
+    plain = View(None, lambda hop: FAST, trip)
+    assert Router().plan(plain, want(), hops, 0.0).chain == (first, near)  # type: ignore[union-attr]
+    told = View(None, lambda hop: FAST, trip, reported=between)
+    assert Router().plan(told, want(), hops, 0.0).chain == (first, far)  # type: ignore[union-attr]
+    assert told.trip(None, PeerId("far")) == 0.03, "its own links are measured here"
