@@ -28,8 +28,14 @@ def packaged(folder: Path) -> dict[str, dict[str, File]]:
 def _as_installed(path: Path) -> File:
     """Return a simulated file with the content of a real file, which is read on first use."""
     # An empty context belongs to no host. The tasks of a host cannot access the real disk.
-    read = partial(Context().run, path.read_bytes)
+    read = partial(Context().run, _part, path)
     return InstalledFile(path.stat().st_size, read, 0o644)
+
+
+def _part(path: Path, offset: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
 
 
 @contextmanager
