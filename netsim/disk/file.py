@@ -120,7 +120,7 @@ class File:
 class InstalledFile(File):
     """File of the system, of `size` bytes. `load(offset, size)` reads a part of it.
 
-    It is loaded at the first read, because most simulations never read the weights of the embedded
+    The first read loads it, because most simulations never read the weights of the embedded
     model. A file of more than `LOADED` bytes does not stay in memory; each read loads its part.
     """
 
