@@ -237,7 +237,7 @@ def test_a_record_that_was_checked_is_not_checked_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(record_module, "unseal", noted)
     small = seal_record(ALICE, replace(RECORD, seq=77))
-    assert open_record(small) is open_record(bytearray(small))
+    assert open_record(small) is open_record(bytes(bytearray(small)))
     assert checked == [small]
     aims = tuple(Aim(f"{number:064x}", 3, 9, Rank.CLAIMS) for number in range(defaults.AIMS))
     roots = tuple(f"{number:064x}" for number in range(defaults.HOLDINGS))
