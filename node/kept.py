@@ -70,6 +70,7 @@ class KeptAnswers(Generic[Event, Result]):
         self._guard = guard
         self._answers: dict[str, Kept[Event, Result]] = {}
         self._nursery: trio.Nursery | None = None
+        self._begun = trio.Event()  # set by `begin`, so that no timer runs while there is no answer
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -85,6 +86,9 @@ class KeptAnswers(Generic[Event, Result]):
             self._nursery = nursery
             task_status.started()
             while True:
+                if not self._answers:
+                    self._begun = trio.Event()
+                    await self._begun.wait()
                 await trio.sleep(defaults.KEPT_LOOK)
                 self._tidy()
 
@@ -97,6 +101,7 @@ class KeptAnswers(Generic[Event, Result]):
             return None
         token = self._host.entropy(defaults.KEPT_TOKEN_BYTES).hex()
         kept = self._answers[token] = Kept[Event, Result](token, owner, self._host.now())
+        self._begun.set()
         self._nursery.start_soon(self._generate, kept, work)
         return kept
 

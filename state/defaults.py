@@ -2,6 +2,8 @@
 
 # Member records: docs/spec/membership.md. A record that uses all limits is below RECORD_BYTES.
 RECORD_BYTES = 32 * 2**10
+OPENED = 512  # checked and decoded records that a process remembers
+OPENED_BYTES = 2 * 2**10  # the most bytes of a record that is remembered
 MAX_SEQ = 2**53  # milliseconds since 1970: some 285 000 years
 ADDRESSES = 16
 MODELS = 128

@@ -85,9 +85,11 @@ class Listing(Directory):
         The result is True once at least one other member is live, the facts of all live members
         have arrived, and membership is sure which members are live.
         """
+        if not self._membership.is_sure():  # cheap, and a node that joins asks ten times a second
+            return False
         own, members = self._own.peer, self.members()
         told = all(record.version for peer, record in members.items() if peer != own)
-        return len(members) > 1 and told and self._membership.is_sure()
+        return len(members) > 1 and told
 
     def where(self, peer: PeerId) -> list[Address]:
         """Return the addresses that a peer publishes and that may be dialled."""

@@ -72,6 +72,10 @@ class Address:
         """
         if len(text) > ADDRESS_LETTERS:
             raise _bad(text[:40] + "…", f"it has more than {ADDRESS_LETTERS} letters")
+        return _parsed(text)
+
+    @classmethod
+    def _parse(cls, text: str) -> "Address":
         if not text.startswith("/"):
             return cls._parse_plain(text)
         front, circuit, behind = text.partition(_CIRCUIT)
@@ -132,6 +136,11 @@ class Address:
         kind = self.dns if not _is_ip(self.host) else "ip6" if ":" in self.host else "ip4"
         after = _AFTER_PORT[self.transport]
         return f"/{kind}/{self.host}/{self.transport}/{self.port}{after}{suffix}"
+
+
+@lru_cache(1024)  # a node parses each address of a record whenever it may dial the member
+def _parsed(text: str) -> Address:
+    return Address._parse(text)
 
 
 def _bad(text: str, reason: str, *, hint: str | None = None) -> TransportError:

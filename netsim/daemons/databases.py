@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import apsw
 
-from ...transport.host.database import Database, connect
+from ...transport.host.database import Database, Sizes, connect
 from ..disk.mount import BlockHandle, Mount
 
 _MAKES: Final = apsw.SQLITE_OPEN_CREATE  # flag: create the file if it does not exist
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _JULIAN_MS: Final = 210866760000000  # the start of 1970 by SQLite's clock, in milliseconds
-# Size of the write-ahead log at which it is copied, in bytes. It is an eighth of the usual size,
-# because the logs of hundreds of hosts share one machine's memory.
-_LOG: Final = 128 * 2**10
+# A sixteenth of the usual sizes, because hundreds of hosts share one machine's memory, and the file
+# that SQLite caches is in that memory itself.
+_SIZES: Final = Sizes(cache=64 * 2**10, log=64 * 2**10)
 _numbers = count(1)  # for unique names of SQLite's VFS
 
 
@@ -30,7 +30,7 @@ def open_database(mount: Mount, path: Path) -> Database:
     AlreadyLocked if another program has opened it.
     """
     calls = DiskCalls(mount, f"disk-{next(_numbers)}")
-    return connect(path, calls.name, calls.unregister, _LOG)
+    return connect(path, calls.name, calls.unregister, _SIZES)
 
 
 class DiskCalls(apsw.VFS):

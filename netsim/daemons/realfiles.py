@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 from ..disk.file import File, InstalledFile
@@ -27,9 +27,18 @@ def packaged(folder: Path) -> dict[str, dict[str, File]]:
 
 def _as_installed(path: Path) -> File:
     """Return a simulated file with the content of a real file, which is read on first use."""
-    # An empty context belongs to no host. The tasks of a host cannot access the real disk.
-    read = partial(Context().run, path.read_bytes)
-    return InstalledFile(path.stat().st_size, read, 0o644)
+    context = Context()  # it belongs to no host; the tasks of a host cannot access the real disk
+
+    def load(offset: int, size: int) -> bytes:
+        return context.run(_part, path, offset, size)
+
+    return InstalledFile(path.stat().st_size, load, 0o644)
+
+
+def _part(path: Path, offset: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
 
 
 @contextmanager

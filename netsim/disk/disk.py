@@ -18,9 +18,8 @@ from random import Random
 from typing import Final, Protocol
 
 from ..clock import Events
-from .file import BlockFile, File
+from .file import BlockFile, Contents, File
 
-INTERNED: Final = 4096  # equal contents of this many bytes or more are stored only once
 # seconds after which a name change is durable without a sync (ext4: commit=5)
 NAMES_WRITTEN_S: Final = 5.0
 
@@ -82,7 +81,7 @@ class Disk:
         stream: Random,
         spec: DiskSpec = DiskSpec(),
         *,
-        contents: dict[bytes, bytes] | None = None,
+        contents: Contents | None = None,
     ) -> None:
         """Create an empty disk. Disks that get the same `contents` store a large content only
         once.
@@ -98,7 +97,7 @@ class Disk:
         self.busy_until = 0.0  # seconds; the disk performs one operation at a time
         self.locks: set[File] = set()
         self._stream = stream
-        self._contents = {} if contents is None else contents
+        self._contents = Contents() if contents is None else contents
         self._life: Life | None = None
         self._dirty: dict[File, None] = {}
         self._journal: deque[Entry] = deque()
@@ -227,8 +226,7 @@ class Disk:
         self._settle(self.events.now)
         old = file.content
         content = data if offset == 0 and len(data) >= len(old) else _spliced(old, offset, data)
-        if len(content) >= INTERNED:
-            content = self._contents.setdefault(content, content)
+        content = self._contents.shared(content)
         begun = max(self.busy_until, self.events.now)
         self.charge(len(data) / self.spec.write_rate)
         if file.safe is None:

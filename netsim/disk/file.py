@@ -3,12 +3,57 @@
 from collections import deque
 from collections.abc import Callable
 from random import Random
+from sys import getrefcount
 from typing import Final, NamedTuple
 
 PAGE: Final = 4096  # bytes that are written or lost together in a crash
 SECTOR: Final = 512  # bytes that are written or lost together when a write in place is torn
 # seconds after which data is durable without a sync (Linux: vm.dirty_expire_centisecs = 3000)
 DATA_WRITTEN_S: Final = 30.0
+INTERNED: Final = 4096  # equal contents of this many bytes or more are stored only once
+LOADED: Final = 2**20  # the most bytes of an installed file that stay in memory after a read
+# References to a content that no file has, during a sweep: key, value, list, variable, argument.
+_UNUSED: Final = 5
+_SWEEP: Final = 2**20  # the least bytes of new contents between two sweeps
+
+
+class Contents:
+    """Large contents of the files of many disks, each stored only once.
+
+    Files are replaced again and again, so contents that no file has any more are removed. This
+    happens whenever the new contents have as many bytes as those that the last sweep left.
+    """
+
+    __slots__ = ("_added", "_left", "_stored")
+
+    def __init__(self) -> None:
+        self._stored: dict[bytes, bytes] = {}
+        self._added = 0  # bytes since the last sweep
+        self._left = 0  # bytes after the last sweep
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def shared(self, content: bytes) -> bytes:
+        """Return the stored bytes object that equals `content`; store `content` if there is
+        none.
+        """
+        if len(content) < INTERNED:
+            return content
+        stored = self._stored.setdefault(content, content)
+        if stored is content:
+            self._added += len(content)
+            if self._added >= max(self._left, _SWEEP):
+                self._sweep()
+        return stored
+
+    def _sweep(self) -> None:
+        """Remove the contents to which nothing else refers."""
+        stored = self._stored
+        for content in list(stored):
+            if getrefcount(content) <= _UNUSED:
+                del stored[content]
+        self._added, self._left = 0, sum(map(len, stored))
 
 
 class File:
@@ -73,13 +118,15 @@ class File:
 
 
 class InstalledFile(File):
-    """File of the system. Its content, of `size` bytes, is loaded with `load` at the first read,
-    because most simulations never read the weights of the embedded model.
+    """File of the system, of `size` bytes. `load(offset, size)` reads a part of it.
+
+    The first read loads it, because most simulations never read the weights of the embedded
+    model. A file of more than `LOADED` bytes does not stay in memory; each read loads its part.
     """
 
     __slots__ = ("_content", "_load", "_size")
 
-    def __init__(self, size: int, load: Callable[[], bytes], mode: int) -> None:
+    def __init__(self, size: int, load: Callable[[int, int], bytes], mode: int) -> None:
         self._content: bytes | None = None
         self._load = load
         self._size = size
@@ -89,10 +136,13 @@ class InstalledFile(File):
 
     @property
     def content(self) -> bytes:
-        """The whole content; loads it at the first use."""
-        if self._content is None:
-            self._content = self._load()
-        return self._content
+        """The whole content; loads it at the first use, or at each use if it is large."""
+        if self._content is not None:
+            return self._content
+        content = self._load(0, self._size)
+        if self._size <= LOADED:
+            self._content = content
+        return content
 
     @content.setter
     def content(self, content: bytes) -> None:
@@ -101,6 +151,11 @@ class InstalledFile(File):
     @property
     def size(self) -> int:
         return self._size
+
+    def read(self, offset: int, size: int) -> bytes:
+        if self._content is None and self._size > LOADED:
+            return self._load(offset, size)
+        return super().read(offset, size)
 
 
 class FileChange(NamedTuple):

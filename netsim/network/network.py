@@ -12,6 +12,7 @@ from random import Random
 from typing import Final, Protocol
 
 from ..clock import Events
+from ..disk.file import Contents
 from ..streams import RandomStreams
 from ..trace.trace import Trace
 from .link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
@@ -59,7 +60,7 @@ class Network:
         self.delivered = 0
         self.dropped = 0
         self.interfere: Interfere | None = None
-        self.contents: dict[bytes, bytes] = {}  # large contents of disks, each stored once
+        self.contents = Contents()  # large contents of disks, each stored once
 
     def note(self, what: str, host: str, packet: Packet) -> None:
         """Write an event `what` of a packet to the trace, if there is a trace."""

@@ -9,8 +9,6 @@ members and the names of models.
 
 from collections.abc import Iterable, Iterator
 
-import trio
-
 from ...dht.content.library import Library
 from ...state.directory import Directory
 from ...state.feeds.digest import Plot
@@ -18,7 +16,7 @@ from ...state.feeds.kinds import KINDS, all_parts, part_of_root
 from ...state.group.facts import Role
 from ...state.replication.interest import WORK
 from ...state.service import State
-from ...transport.host.seam import Host
+from ...transport.host.seam import Host, sleep_in_step
 from .. import defaults
 from ..settings.config import NodeConfig
 
@@ -88,4 +86,4 @@ class Keeping:
         """Repeat `look` every NEEDED_LOOK seconds, until cancelled."""
         while True:
             self.look()
-            await trio.sleep(defaults.NEEDED_LOOK)
+            await sleep_in_step(defaults.NEEDED_LOOK)

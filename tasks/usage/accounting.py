@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-import trio
-
 from ...state.errors import FeedFull
 from ...state.service import State
 from ...state.views.usage import UsageCount, usage_fact, usage_key
+from ...transport.host.seam import sleep_in_step
 from ...transport.identity import PeerId
 from .. import defaults
 from .metering import UsageMeter, Use
@@ -62,7 +61,7 @@ class Accounting:
         looks = round(defaults.USAGE_PACE / defaults.USAGE_LOOK)
         while True:
             for _ in range(looks):
-                await trio.sleep(defaults.USAGE_LOOK)
+                await sleep_in_step(defaults.USAGE_LOOK)
                 self._settle(patient=True)
             self.write()
 

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from shoal.node import defaults
 from shoal.node.errors import ControlError
@@ -189,3 +191,20 @@ async def test_an_answer_waits_for_a_slow_client(
         answer = begun(kept, "me", counting(1000, 0.001))
         assert await kept.follow(answer, 0, slowly) == "done"
         assert len(heard) == 1000
+
+
+@pytest.mark.trio
+async def test_no_timer_runs_while_there_is_no_answer(autojump_clock: object) -> None:
+    def next_timer() -> float:
+        return trio.lowlevel.current_statistics().seconds_to_next_deadline
+
+    async with answers() as kept:
+        await trio.testing.wait_all_tasks_blocked()
+        assert next_timer() == inf
+        begun(kept, "me", counting(3))
+        await trio.testing.wait_all_tasks_blocked()
+        assert next_timer() < inf
+        await trio.sleep(2 * defaults.KEPT_TIME)
+        assert len(kept) == 0
+        await trio.testing.wait_all_tasks_blocked()
+        assert next_timer() == inf

@@ -15,7 +15,7 @@ import trio
 from .. import defaults
 from ..errors import DialFailed
 from ..host.datagrams import Place
-from ..host.seam import Host
+from ..host.seam import Host, sleep_in_step
 from ..identity import PeerId
 from ..link.link import Link
 from .endpoint import Endpoint
@@ -43,7 +43,7 @@ class LongPaths:
         """Look for links that need a UDP path, and dial one for each, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(defaults.LONG_LOOK_S)
+                await sleep_in_step(defaults.LONG_LOOK_S)
                 for link in self._busy():
                     self._endpoint.guard.start(nursery, link.peer, self._try, link)
 

@@ -13,6 +13,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,20 @@ _SETTINGS = (
     "PRAGMA trusted_schema=OFF",
     "PRAGMA cell_size_check=ON",
     "PRAGMA temp_store=MEMORY",
-    f"PRAGMA cache_size=-{defaults.DATABASE_CACHE // 1024}",
     "PRAGMA wal_autocheckpoint=0",  # `tidy` copies the log, so that errors there fail no commit
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Memory and log of a database: the most bytes that are cached in memory, and the size of the
+    write-ahead log at which `tidy` copies it into the file."""
+
+    cache: int = defaults.DATABASE_CACHE
+    log: int = defaults.DATABASE_LOG
+
+
+_USUAL = Sizes()
 
 
 class _Log:
@@ -62,12 +74,11 @@ class Database:
         path: Path,
         connection: apsw.Connection,
         closed: Callable[[], None] | None = None,
-        log: int = defaults.DATABASE_LOG,
+        sizes: Sizes = _USUAL,
     ) -> None:
-        """`closed` is called when the database is closed. `log` is the size of the write-ahead log,
-        in bytes, at which `tidy` copies the log into the file."""
+        """`closed` is called when the database is closed."""
         self._path = path
-        self._most = log
+        self._sizes = sizes
         self._connection = connection
         self._closed = closed
         self._log = _Log()
@@ -75,7 +86,8 @@ class Database:
     def set_up(self) -> None:
         """Apply the settings. After that, register the page counter, because one of the settings
         would remove it."""
-        for setting in (*_SETTINGS, f"PRAGMA journal_size_limit={self._most}"):
+        cache = f"PRAGMA cache_size=-{self._sizes.cache // 1024}"
+        for setting in (*_SETTINGS, cache, f"PRAGMA journal_size_limit={self._sizes.log}"):
             self.run(setting)
         self._connection.set_wal_hook(self._log.note)
 
@@ -128,7 +140,7 @@ class Database:
 
     def tidy(self) -> None:
         """Copy the write-ahead log into the database file if the log has reached its size limit."""
-        if self._log.pages >= self._most // defaults.DATABASE_PAGE:
+        if self._log.pages >= self._sizes.log // defaults.DATABASE_PAGE:
             self.rows("PRAGMA wal_checkpoint(PASSIVE)")
             self._log.pages = 0
 
@@ -158,13 +170,12 @@ def connect(
     path: Path,
     vfs: str = "",
     closed: Callable[[], None] | None = None,
-    log: int = defaults.DATABASE_LOG,
+    sizes: Sizes = _USUAL,
 ) -> Database:
     """Open a database with the settings of this project.
 
     `vfs` names the implementation of the system calls that SQLite uses ("": the operating
-    system's). `closed` is called when the database is closed. `log` is the size of the write-ahead
-    log, in bytes, at which `tidy` copies the log into the file.
+    system's). `closed` is called when the database is closed.
 
     Raises OSError if the disk fails, DatabaseDamaged if the file is not a valid database, and
     AlreadyLocked if another process uses it.
@@ -176,7 +187,7 @@ def connect(
             closed()
         raise _translation(path, error) from error
     connection.set_busy_timeout(defaults.DATABASE_BUSY_MS)
-    database = Database(path, connection, closed, log)
+    database = Database(path, connection, closed, sizes)
     try:
         database.set_up()
         database.row("SELECT count(*) FROM sqlite_schema")

@@ -9,7 +9,7 @@ import pytest
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
 from shoal.netsim.disk.disk import NAMES_WRITTEN_S, Disk, DiskSpec, installed
-from shoal.netsim.disk.file import DATA_WRITTEN_S, PAGE, File, InstalledFile
+from shoal.netsim.disk.file import DATA_WRITTEN_S, LOADED, PAGE, Contents, File, InstalledFile
 from shoal.netsim.disk.mount import Mount
 
 OLD, NEW = b"old " * 5000, b"new!" * 5001
@@ -86,7 +86,7 @@ def test_operations_take_their_time() -> None:
 
 
 def test_large_contents_are_kept_once() -> None:
-    contents: dict[bytes, bytes] = {}
+    contents = Contents()
     kept = []
     for _ in range(2):
         disk = Disk(Events(), Random(1), contents=contents)
@@ -95,6 +95,19 @@ def test_large_contents_are_kept_once() -> None:
         assert isinstance(node, File)
         kept.append(node.content)
     assert kept[0] is kept[1]
+
+
+def test_contents_that_no_file_has_any_more_do_not_stay_in_memory() -> None:
+    contents = Contents()
+    disk = Disk(Events(), Random(1), contents=contents)
+    files = DiskFiles(Mount(disk))
+    files.write(Path("/other"), bytes(10_000))
+    for number in range(1, 1000):
+        files.write(Path("/file"), number.to_bytes(2) * 5_000)
+        pass_time(disk, 40)
+    assert len(contents) < 220, "the latest of each file, and at most two megabytes of earlier ones"
+    assert files.read(Path("/other"), limit=10_000) == bytes(10_000)
+    assert files.read(Path("/file"), limit=10_000) == (999).to_bytes(2) * 5_000
 
 
 def test_installed_files_cannot_be_changed_and_take_no_space() -> None:
@@ -112,9 +125,9 @@ def test_installed_files_cannot_be_changed_and_take_no_space() -> None:
 def test_an_installed_file_is_read_when_it_is_needed() -> None:
     read = []
 
-    def load() -> bytes:
+    def load(offset: int, size: int) -> bytes:
         read.append(1)
-        return b"weights"
+        return b"weights"[offset : offset + size]
 
     file = InstalledFile(7, load, 0o644)
     assert file.size == 7
@@ -122,3 +135,17 @@ def test_an_installed_file_is_read_when_it_is_needed() -> None:
     assert file.read(0, 100) == file.content == b"weights"
     assert file.read(2, 3) == b"igh"
     assert len(read) == 1
+
+
+def test_a_large_installed_file_does_not_stay_in_memory() -> None:
+    read = []
+
+    def load(offset: int, size: int) -> bytes:
+        read.append(size)
+        return b"w" * size
+
+    file = InstalledFile(LOADED + 1, load, 0o644)
+    assert file.read(5, 3) == b"www"
+    assert file.content == b"w" * (LOADED + 1)
+    assert file.read(0, 4) == b"wwww"
+    assert read == [3, LOADED + 1, 4]

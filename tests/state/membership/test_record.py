@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.state import defaults
 from shoal.state.errors import BadRecord, Forged
+from shoal.state.membership import record as record_module
 from shoal.state.membership.record import (
     DOMAIN,
     Aim,
@@ -23,8 +24,8 @@ from shoal.state.membership.record import (
     peek,
     seal_record,
 )
-from shoal.transport.identity import Identity
-from shoal.transport.signed import seal
+from shoal.transport.identity import Identity, PeerId
+from shoal.transport.signed import seal, unseal
 
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)
@@ -225,3 +226,30 @@ def test_a_record_with_a_repeated_key_is_refused() -> None:
         decode_record(ALICE.peer, twice)
     with pytest.raises(Forged):
         peek(seal(ALICE, DOMAIN, twice))
+
+
+def test_a_record_that_was_checked_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = list[bytes]()
+
+    def noted(domain: str, data: bytes, *, limit: int) -> tuple[PeerId, bytes]:
+        checked.append(data)
+        return unseal(domain, data, limit=limit)
+
+    monkeypatch.setattr(record_module, "unseal", noted)
+    small = seal_record(ALICE, replace(RECORD, seq=77))
+    assert open_record(small) is open_record(bytes(bytearray(small)))
+    assert checked == [small]
+    aims = tuple(Aim(f"{number:064x}", 3, 9, Rank.CLAIMS) for number in range(defaults.AIMS))
+    roots = tuple(f"{number:064x}" for number in range(defaults.HOLDINGS))
+    large = seal_record(ALICE, replace(RECORD, seq=78, holdings=roots, aims=aims))
+    assert len(large) > defaults.OPENED_BYTES
+    assert open_record(large) == open_record(large)
+    assert checked == [small, large, large], "records that take much memory are not remembered"
+
+
+def test_a_wrong_signature_is_refused_after_the_right_one() -> None:
+    sealed = seal_record(ALICE, replace(RECORD, seq=79))
+    open_record(sealed)
+    for _ in range(2):
+        with pytest.raises(Forged):
+            open_record(sealed[:-1] + bytes([sealed[-1] ^ 1]))
