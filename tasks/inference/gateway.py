@@ -93,7 +93,9 @@ class Gateway:
         self._host = host
         self._find_adapter = find_adapter
         self._models = models
-        self._windows = Windows(courier, drafting or Drafting())
+        self.drafting = drafting or Drafting()
+        """What drafts for the sessions of this gateway."""
+        self._windows = Windows(courier, self.drafting)
         self._runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
