@@ -28,10 +28,11 @@ USED: Final = 0.76
 RISES: Final = {"netsim": 0.10, "real": 0.25}
 PARTS: Final = {"netsim": 0.99, "real": 0.95}
 LOADS: Final = (0.25, 0.5, 0.75)
-RATES: Final = {0.25: 0.2, 0.5: 0.5, 0.75: 1.05}  # simulated requests per second, by load
+RATES: Final = {0.25: 0.17, 0.5: 0.58, 0.75: 1.2}  # simulated requests per second, by load
 SHAPE: Final = "125M"
 NEAR: Final = 0.04  # the load may differ from the one that is looked for by so much
 TRIES: Final = 4
+LEAST: Final = 6  # requests in a run
 
 
 def figures(kind: str, load: float, idle: Figures, alone: Figures, both: Figures) -> dict[str, Any]:
@@ -78,16 +79,18 @@ async def real(loads: tuple[float, ...], seconds: float, turns: int) -> list[dic
         rate = loads[0] / (answer.times[-1] - answer.began)
         for load in loads:
             for _ in range(TRIES):
-                tried = await cotuning.real(worker, SHAPE, rate, seconds, None)
+                long = max(seconds, LEAST / rate)
+                tried = await cotuning.real(worker, SHAPE, rate, long, None)
                 busy = tried.inference_s / tried.seconds
                 if abs(busy - load) <= NEAR:
                     break
                 rate *= load / busy
             idle, alone, both = Figures(), Figures(), Figures()
             for _ in range(turns):
+                long = max(seconds, LEAST / rate)
                 idle.add(await cotuning.real(worker, SHAPE, 0.0, seconds / 2, tuning))
-                alone.add(await cotuning.real(worker, SHAPE, rate, seconds, None))
-                both.add(await cotuning.real(worker, SHAPE, rate, seconds, tuning))
+                alone.add(await cotuning.real(worker, SHAPE, rate, long, None))
+                both.add(await cotuning.real(worker, SHAPE, rate, long, tuning))
             found.append(figures("real", load, idle, alone, both))
             print(json.dumps(found[-1]), file=sys.stderr)
             rate *= 2

@@ -60,7 +60,8 @@ class ComputeParts:
             host, network.courier, able, self.stage.find_shard, self.stage.meter
         )
         self.tuning = TuningChains(host, network.courier, directory, self.tuning_stage)
-        scorer = Scorer(self.models.use, encoded, self.tuning.chain)
+        adapters = content.adapter_files
+        scorer = Scorer(self.models.use, encoded, self.tuning.chain, adapters.read)
         services = RowServices(self.gateway, scorer)
         self.working = Working(base, network, content, services, self.serving)
         self.scrub = Scrub(

@@ -181,7 +181,7 @@ class Gateway:
 
         Unlike requests to `embedder`, it may be for a job. Raises what `generate` raises.
         """
-        async with self._models.use(request.model) as model:
+        async with self._use(request.model, request.adapter) as model:
             ids = await encoded(model, request.prompt or "")
             return await self._pooled(model, request, ids), len(ids)
 

@@ -251,7 +251,7 @@ def test_the_time_of_passes() -> None:
     time = PassTime()
     assert time.unit_s(0.0) == STEP_S, "nobody waits"
     assert not time.has_credit, "no step has earned any"
-    time.stepped(0.02, 0.02, background=False, now=1.0)
+    time.stepped(0.04, 0.04, background=False, now=1.0)
     assert time.unit_s(1.0) == 0.002 and time.unit_s(1.0 + PASS_TEXTS_S) == STEP_S
     assert time.has_credit
     time.used(0.002)
