@@ -30,7 +30,7 @@ PARTS: Final = {"netsim": 0.99, "real": 0.95}
 LOADS: Final = (0.25, 0.5, 0.75)
 RATES: Final = {0.25: 0.17, 0.5: 0.58, 0.75: 1.2}  # simulated requests per second, by load
 SHAPE: Final = "125M"
-NEAR: Final = 0.04  # the load may differ from the one that is looked for by so much
+NEAR: Final = 0.04  # the largest difference between the load and the intended one
 TRIES: Final = 4
 LEAST: Final = 6  # requests in a run
 

@@ -127,8 +127,8 @@ class Inbox:
         self._read: list[tuple[Header, memoryview]] = []
 
     def frames(self, wait: float | None) -> list[tuple[Header, memoryview]]:
-        """Return the frames that have arrived. Wait for them for `wait` seconds (None: for ever)
-        if there are none."""
+        """Return the frames that have arrived. If there are none, wait for `wait` seconds at most
+        (None: without limit)."""
         if not self._read:
             self._receive(None if wait is None else math.ceil(1e3 * wait))
         found, self._read = self._read, []

@@ -26,7 +26,7 @@ class Answers:
         groups: Groups,
         clock: Callable[[], float],
     ) -> None:
-        """The first three arguments are those of `Core`. `groups` are told of ended spans."""
+        """The first three arguments are those of `Core`. `groups` learn when spans end."""
         self._emit, self._emit_soon, self._settle = emit, emit_soon, settle
         self._groups, self._clock = groups, clock
         self._urgent = False  # whether a frame of the step must be sent at its end

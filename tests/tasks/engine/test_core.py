@@ -338,7 +338,7 @@ def test_a_value_that_overflows_is_not_passed_on(
     span = Span(worker.open(b"s"), 0, 0, 2, hidden=bytes(256))
     assert len(worker.hidden(span)) == 256
     monkeypatch.setattr(
-        TorchCompute, "forward", lambda model, pieces: [torch.full((2, 32), math.inf)]
+        TorchCompute, "forward", lambda model, pieces, stop: [torch.full((2, 32), math.inf)]
     )
     assert code(worker, replace(span, epoch=1)) == "not-finite"
 
@@ -347,7 +347,7 @@ def test_pooled_states_that_overflow_are_not_passed_on(whole: Any, monkeypatch: 
     span = prompt(whole.open(b"s"), want="pooled")
     assert len(whole.hidden(span)) == 4 * 32
     monkeypatch.setattr(
-        TorchCompute, "forward", lambda model, pieces: [torch.full((8, 32), math.nan)]
+        TorchCompute, "forward", lambda model, pieces, stop: [torch.full((8, 32), math.nan)]
     )
     assert code(whole, replace(span, epoch=1)) == "not-finite"
 

@@ -145,7 +145,7 @@ def computes(arch: Architecture, layers: Sequence[Layer]) -> bool:
 
 def _layer_of(model: ModelShape, index: int) -> ModelShape:
     """Return a model of one of the layers."""
-    sizes = [getattr(model, name) for name, _ in ModelShape._fields_[1:-1]]
+    sizes = [getattr(model, name) for name, *_ in ModelShape._fields_[1:-1]]
     layer = ctypes.pointer(model.layer[index])
     return ModelShape(1, *sizes, layer)
 
