@@ -61,6 +61,7 @@ class TorchCompute(ShardModel):
         """The layers as the native kernels compute them in one call, or None."""
         if self.steps is not None:
             self.least_rows = 1  # a row is the same from 1 row on
+        self._measured: StepCosts | None = None
 
     @property
     def exactness(self) -> str:
@@ -100,7 +101,8 @@ class TorchCompute(ShardModel):
             return StepCosts(0.0, 0.0, 0.0)
         if blocks and self.packed and self._kernels is None:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
-        return _measured_costs(self, blocks)
+        self._measured = _measured_costs(self, blocks)
+        return self._measured
 
     def attended_seconds(self) -> float:
         """Return the seconds in which a row of a prompt attends to one position in all layers."""
@@ -121,7 +123,7 @@ class TorchCompute(ShardModel):
         return AdapterCosts(max(0.0, least - row), row)
 
     def tuner(self, costs: StepCosts) -> Tuner:
-        return ShardTuner(self, costs)
+        return ShardTuner(self, costs, measure=costs is self._measured and self.device.is_cpu)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
