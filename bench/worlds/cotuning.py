@@ -5,7 +5,6 @@ run with some load has shown.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,7 +34,8 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.engine.passes import OpenTuning, PassDone, PassOrder, pass_sizes, tensor_sizes
 from shoal.tasks.engine.wire import Buffer
-from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest, TextDelta
+from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest
+from shoal.tasks.text.process import TextDelta
 
 from . import engines, tuners
 
@@ -186,9 +186,9 @@ MACHINE: Final = Profile(
 class CountingEngine(SimulatedEngine):
     """Simulated engine that counts the seconds of its device."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args, "numbers")
-        self.seconds: Counter[str] = Counter()
+    def __init__(self, host: Any, threads: int, memory_bytes: int) -> None:
+        super().__init__(host, threads, memory_bytes, "numbers")
+        self.seconds = {"inference": 0.0, "tuning": 0.0}
 
     async def open(
         self,
