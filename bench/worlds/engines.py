@@ -8,7 +8,7 @@ loads each layer by itself.
 import hashlib
 import random
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,7 @@ CONTEXT: Final = 8192
 CHUNK: Final = 8 << 20  # bytes of a chunk file
 SHAPES: Final = {
     "1.1B": (22, 2048, 5632, 32, 4, 32_000),
+    "125M": (12, 768, 2048, 12, 4, 32_000),
     "tiny": (6, 256, 704, 8, 4, 2_048),
 }  # layers, hidden, intermediate, heads, heads of keys, vocabulary
 
@@ -152,9 +153,15 @@ class Worker:
         return answer
 
     async def start(
-        self, tokens: Sequence[int], steps: int, *, terms: SessionTerms = DEFAULT_TERMS
+        self,
+        tokens: Sequence[int],
+        steps: int,
+        *,
+        terms: SessionTerms = DEFAULT_TERMS,
+        count: Callable[[TokenEvent], None] = lambda event: None,
     ) -> Answer:
-        """Begin to generate, and return the answer as it grows."""
+        """Begin to generate, and return the answer as it grows. `count` is called for each
+        token."""
         self._number += 1
         answer = Answer(self._number.to_bytes(16), trio.current_time())
 
@@ -164,6 +171,7 @@ class Worker:
             assert isinstance(event, TokenEvent)
             answer.tokens.append(event.token)
             answer.times.append(trio.current_time())
+            count(event)
             if event.final:
                 answer.done.set()
 

@@ -30,7 +30,7 @@ from shoal.tasks.drafting.sessions import Drafting
 from shoal.tasks.engine.families import Architecture
 from shoal.tasks.engine.interface import LoadShard, Sampling
 from shoal.tasks.engine.scheduler import StepCosts
-from shoal.tasks.engine.shard import Choice, Compute, Pick, Piece
+from shoal.tasks.engine.shard import Choice, Compute, Pick, Piece, Stop
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Model, Summary
 from shoal.transport.host.seam import Host as Seam
 
@@ -124,7 +124,7 @@ class _Recorded(Timed):
     def costs(self) -> StepCosts:
         return self._costs
 
-    def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
+    def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[Any]:
         rows = sum(piece.count for piece in pieces)
         self._watch.spent += self._costs.fixed + rows * self._costs.row
         return self._inner.forward(pieces)

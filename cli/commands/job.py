@@ -98,7 +98,8 @@ def submit(
     as_json: bool,
     **options: Unpack[TextOptions],
 ) -> None:
-    """Submit PROMPT as a job for MODEL, and print its id.
+    """Submit PROMPT as a job for MODEL, and print its id. MODEL+ADAPTER uses a LoRA adapter of the
+    model, each by its name or hash.
 
     With --file, the job has a row for each line of the file, and its output has a line for each
     row, in the same order. JOB.toml describes a job in the same words as these options. The PROMPT

@@ -38,7 +38,7 @@ from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.kv.parts import KvShape
 from ...tasks.engine.passes import Tuner
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
-from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots
+from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots, Stop
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
 from .profile import Profile
@@ -138,7 +138,7 @@ class NumberCompute:
     def fed_back(self, *tokens: int) -> list[int]:
         return [self._embedded(token) for token in tokens]
 
-    def forward(self, pieces: Sequence[Piece]) -> Sequence[list[int]]:
+    def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[list[int]]:
         return [self._advance(piece) for piece in pieces]
 
     def _advance(self, piece: Piece) -> list[int]:
@@ -415,7 +415,7 @@ class Timed:
     def _passed(self, seconds: float) -> None:
         self._watch.spent += seconds
 
-    def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
+    def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[Any]:
         rows = [Rows(piece.count, piece.position) for piece in pieces]
         self._watch.spent += step_seconds(self._rates, self._layers, rows)
         return self._inner.forward(pieces)

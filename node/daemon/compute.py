@@ -62,7 +62,8 @@ class ComputeParts:
             host, network.courier, able, self.stage.find_shard, self.stage.meter
         )
         self.tuning = TuningChains(host, network.courier, directory, self.tuning_stage)
-        scorer = Scorer(self.models.use, encoded, self.tuning.chain)
+        adapters = content.adapter_files
+        scorer = Scorer(self.models.use, encoded, self.tuning.chain, adapters.read)
         services = RowServices(self.gateway, scorer)
         trainers = Trainers(self.tuning, self.arch_of)
         self.working = Working(base, network, content, services, self.serving, trainers)

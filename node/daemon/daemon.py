@@ -145,7 +145,7 @@ class Node:
             **AdapterOperations(host, content, removal).table(),
             **StateOperations(state, base.identity.peer).table(),
             **GroupOperations(state, directory, base.credentials).table(),
-            **JobOperations(base, state, directory, content.names, compute.working).table(),
+            **JobOperations(base, state, directory, content, compute.working).table(),
             **SettingOperations(host, base.settings, live).table(),
             **ApiOperations(self.api).table(),
             **SharingOperations(base, compute.sharing).table(),

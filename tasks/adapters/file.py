@@ -7,11 +7,14 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...dht.errors import ModelError
 from ...transport.decoding import decode, typed
 from ...transport.errors import Undecodable
 from ...transport.message import Row, pack
-from ..engine.adapters import AdapterTerms, lacking
+from ..engine.adapters import AdapterTerms, SourceDType, lacking
 from ..engine.families import Architecture
 from .defaults import HEAD_BYTES, HEAD_ITEMS
 
@@ -85,6 +88,13 @@ def read_head(data: bytes, size: int) -> AdapterHead:
     if encode_head(terms) != data[:end]:
         raise bad("its bytes are not canonical")
     return AdapterHead(terms, end, size)
+
+
+def read_values(data: bytes, dtype: SourceDType) -> NDArray[np.float32]:
+    """Return the values of tensors as float32."""
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, "<f2" if dtype == "F16" else "<f4").astype(np.float32)
 
 
 def bad(why: str) -> ModelError:

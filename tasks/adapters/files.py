@@ -7,7 +7,9 @@ that this node only answers prompts of; the least recently used is evicted.
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from ...dht.content.tree import Tree
 from ...dht.defaults import CHUNK
@@ -15,15 +17,15 @@ from ...dht.errors import ModelError
 from ...dht.exchange.exchange import ChunkExchange
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
-from ..engine.adapters import LoadAdapter
+from ..engine.adapters import AdapterTerms, LoadAdapter
 from ..engine.families import Architecture, architecture
 from ..errors import SessionError
 from ..inference.generation import Model
 from ..inference.sources import ModelSources
 from ..placement.shard import HeldShard
 from .adapters import Adapters
-from .defaults import ADAPTER_BYTES, FETCH_PATIENCE, FETCHES
-from .file import AdapterHead, bad, read_head
+from .defaults import ADAPTER_BYTES, FETCH_PATIENCE, FETCHES, SCORED_BYTES
+from .file import AdapterHead, bad, read_head, read_values
 
 
 class AdapterFiles:
@@ -47,18 +49,45 @@ class AdapterFiles:
         self._gates: dict[PeerId, trio.CapacityLimiter] = {}  # of gateways that wait
 
     async def named(self, text: str, model: Model) -> str:
-        """Return the root of the adapter that a request names, after checking that it is one of
-        the model.
+        """Return the root of the adapter that a request names, as `of_model`."""
+        return await self.of_model(text, model.root)
+
+    async def of_model(self, text: str, model: str) -> str:
+        """Return the root of the adapter with a name or root, after checking that it is one of the
+        model with the root `model`.
 
         Raises SessionError: `no-adapter` if it is not found, `bad-adapter` if it does not fit.
         """
         try:
             _, root = await self._adapters.resolve(text)
             _, head = await self._head(root)
-            head.check_fits(model.root, await self._arch(model.root))
+            head.check_fits(model, await self._arch(model))
         except ModelError as error:
             raise _coded(error) from None
         return root
+
+    async def read(self, text: str, model: Model) -> tuple[AdapterTerms, NDArray[np.float32]]:
+        """Return the terms of an adapter that a request names, and the values of all its tensors in
+        the order of its file, after fetching what is missing.
+
+        Raises SessionError: `no-adapter` if it is not found, `bad-adapter` if it does not fit or is
+        larger than SCORED_BYTES.
+        """
+        root = await self.named(text, model)
+        try:
+            tree, head = await self._head(root)
+            if tree.size > SCORED_BYTES:
+                raise bad(
+                    f"it has over {SCORED_BYTES >> 20} MiB, so texts cannot be scored with it"
+                )
+            await self._fetch(root, tree, tree.leaves)
+            return head.terms, await self._host.offload(self._values, head, tree.leaves)
+        except ModelError as error:
+            raise _coded(error) from None
+
+    def _values(self, head: AdapterHead, leaves: Sequence[str]) -> NDArray[np.float32]:
+        data = b"".join(map(self._library.store.get, leaves))[head.start :]
+        return read_values(data, head.terms.dtype)
 
     async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
         """Return the command that loads the layers of a shard, after fetching what is missing.

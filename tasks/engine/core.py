@@ -3,32 +3,36 @@
 Uses no sockets. Implements docs/spec/engine.md, sections session and spans. The owner of the core
 calls `handle` for each frame, and `step` while `busy` is True. The scheduler chooses the rows of
 each step, which may belong to many sessions (scheduler.py); their KV is in shared blocks
-(blocks.py). This module has the rules of sessions. The shards (shard.py) do the computing.
+(kv/blocks.py). This module has the rules of sessions. The shards (shard.py) do the computing.
+`spans/` has what stands by itself: checks of spans, their answers, and the memory of sessions.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psutil
 
 from ..costs.shardcosts import ShardCosts
 from .adapters import LoadAdapter
-from .defaults import ANSWER_BYTES, HOLD_S, WAITING_SPANS, WINDOW_ROWS
+from .defaults import HOLD_S
 from .errors import EngineError
-from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
-from .interface import NAME_BYTES, USER_BYTES, Loaded, LoadShard, SessionId, Span
+from .families import Architecture, architecture, weight_bytes
+from .interface import Loaded, LoadShard, SessionId, Span
 from .kv import arrival
-from .kv.blocks import BlockCopy, BlockName, BlockTable, blocks_for
+from .kv.blocks import BlockCopy, BlockTable, blocks_for
 from .kv.states import SessionStates, StateUse
 from .messages import loaded_value, parse_adapter, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
-from .shard import Choice, Compute, LoadedShard, Pick, Piece
+from .shard import Compute, LoadedShard, Piece, StepStopped, Stop
+from .spans.answers import Answers, Emit
+from .spans.checks import check
+from .spans.opening import block_names, parse_open
+from .spans.room import Room
 from .training import Training
 from .wire import Buffer, Header, WireError
 
-Emit = Callable[[Header, Buffer], None]
 Result = tuple[object, Buffer]
 Request = Callable[[Header, memoryview], Result]
 _UNLOADABLE = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
@@ -56,9 +60,8 @@ class Core:
         limits weights and KV of all shards together (0: the available memory).
         """
         self._emit = emit
-        self._emit_soon = emit_soon or emit
-        self._settle = settle
-        self._urgent = False  # whether a frame of the step must be sent at its end
+        self.stop: Stop | None = None
+        """Asked during steps of background sessions, which end early if it returns True."""
         self._memory_bytes = memory_bytes
         self._shards: dict[int, LoadedShard] = {}
         self._scheduler = Scheduler()
@@ -67,6 +70,9 @@ class Core:
         self._held_until = 0.0  # time until which background work waits
         self._opened = 0  # number of sessions that were ever opened
         self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
+        soon, groups = emit_soon or emit, self._scheduler.groups
+        self._answers = Answers(emit, soon, settle, groups, lambda: self.clock())
+        self._room = Room(self._sessions, self._training, self._evict)
         kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
             "load": self._load,
@@ -234,50 +240,38 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon, adapter, own, packed, exact = header
-        shard = self._loaded(number)
-        if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
-            raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
-        if not (isinstance(own, bool) and isinstance(packed, bool) and isinstance(exact, bool)):
-            raise EngineError("bad-span", "a session is of this machine, packed, and exact, or not")
-        if not isinstance(owner, str) or not isinstance(background, bool):
-            raise EngineError("bad-span", "a session has an owner and may be in the background")
-        if soon is not None and (type(soon) is not int or soon < 0):
-            raise EngineError("bad-span", "the positions to reserve are no number")
-        if not isinstance(user, bytes) or len(user) > USER_BYTES:
-            raise EngineError("bad-span", f"a user's tag has at most {USER_BYTES} bytes")
-        if not isinstance(adapter, str):
-            raise EngineError("bad-span", "a session has an adapter or an empty text")
-        if name in self._sessions:
+        order = parse_open(header)
+        shard = self._loaded(order.shard)
+        if order.name in self._sessions:
             raise EngineError("session-exists", "the session is open already")
-        context = shard.compute.arch.context
+        context, tokens, adapter = shard.compute.arch.context, order.tokens, order.adapter
         if not 0 < tokens <= context:
             raise EngineError(
                 "too-long", f"{tokens} positions were asked for, the context is {context}"
             )
-        names = _block_names(owner, adapter, payload) if shard.reuses else []
+        names = block_names(order.owner, adapter, payload) if shard.reuses else []
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
-            self._make_room(shard, blocks_for(tokens if soon is None else min(soon, tokens)))
-            table = BlockTable(shard.pool, tokens, names, soon=soon, exact=exact)
+            self._room.make(shard, blocks_for(order.now))
+            table = BlockTable(shard.pool, tokens, names, soon=order.soon, exact=order.exact)
             states = _states_beside(table, shard)
         except EngineError:
             shard.adapters.release(used)
             raise
-        if not background:
+        if not order.background:
             self._hold()
         share = self._scheduler.join(
-            owner,
+            order.owner,
             shard.costs,
-            user=user,
-            background=background,
+            user=order.user,
+            background=order.background,
             adapter=used.costs if used is not None else None,
         )
         self._opened += 1
-        session = Session(name, owner, shard, table, share, self._opened)
-        session.adapter, session.own, session.states = used, own, states
-        session.packed = packed is True
-        self._sessions[name] = self._by_share[share] = session
+        session = Session(order.name, order.owner, shard, table, share, self._opened)
+        session.adapter, session.own, session.states = used, order.own, states
+        session.packed = order.packed
+        self._sessions[order.name] = self._by_share[share] = session
         return table.length, b""
 
     def _hold(self) -> None:
@@ -290,7 +284,7 @@ class Core:
         session = self._sessions.pop(self._name(header[0]), None)
         if session is not None:
             try:
-                names = _block_names(session.owner, session.adapter_root, payload)
+                names = block_names(session.owner, session.adapter_root, payload)
                 if names and not session.busy and session.shard.reuses:
                     session.table.name_all(names)
             finally:
@@ -404,10 +398,10 @@ class Core:
         try:
             session = self.session(header[1] if len(header) > 1 else None)
             span = parse_span(header, payload)
-            self._check(session, span)
+            check(session, span)
         except EngineError as error:
             name, epoch = (*header[1:3], None, None)[:2]
-            self._failed(self._name(name), epoch if isinstance(epoch, int) else 0, error)
+            self._answers.failed(self._name(name), epoch if isinstance(epoch, int) else 0, error)
             return
         if session.raise_epoch(span.epoch):
             self._end_work(session, "old-epoch", f"epoch {span.epoch} began")
@@ -435,74 +429,7 @@ class Core:
         job = session.job
         if job is not None and job.span.draft and span.start <= job.start:
             session.job = None
-            self._dropped(session, job.span)
-
-    def _dropped(self, session: Session, span: Span) -> None:
-        self._emit(("dropped", session.name, span.epoch, span.start, span.count), b"")
-
-    def _check(self, session: Session, span: Span) -> None:
-        """Check whatever can be checked without computing. Raises EngineError if the span must be
-        refused."""
-        model = session.shard.compute
-        parts = model.parts
-        self._check_input(session, span, model)
-        if span.draft:
-            self._check_window(span, model)
-        if span.want != "hidden" and not parts.head:
-            raise EngineError("no-head", f"a shard without a head cannot compute `{span.want}`")
-        if span.steps > 1 and not (parts.embedding and parts.head and span.want == "token"):
-            raise EngineError("bad-span", "only a shard with embedding and head feeds tokens back")
-        if span.start + span.count + span.steps - 1 > session.table.tokens:
-            raise EngineError(
-                "too-long",
-                f"{span.count} positions from {span.start} and {span.steps - 1} more were not "
-                f"reserved, {session.table.tokens} were",
-            )
-        self._check_limits(session, span, model)
-        if span.epoch < session.epoch:
-            raise EngineError("old-epoch", f"epoch {session.epoch} has begun")
-
-    @staticmethod
-    def _check_input(session: Session, span: Span, model: Compute) -> None:
-        """Raise EngineError unless the tokens and hidden states of a span are the shard's input."""
-        arch = model.arch
-        if span.tokens is not None:
-            if span.hidden is None and not model.parts.embedding:
-                raise EngineError("no-embedding", "this shard takes hidden states, not tokens")
-            if not 0 <= min(span.tokens) <= max(span.tokens) < arch.vocab:
-                raise EngineError("bad-token", f"a token is not among the {arch.vocab} known")
-            if span.hidden is None:
-                return
-        if len(span.hidden or b"") != span.count * session.row_bytes:
-            raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
-
-    @staticmethod
-    def _check_window(span: Span, model: Compute) -> None:
-        """Raise EngineError unless a span may be a window of this shard."""
-        if model.arch.recurrent:
-            raise EngineError("unsupported", "recurrent layers cannot take a guess back")
-        if span.count > WINDOW_ROWS or span.steps > 1:
-            raise EngineError("bad-span", f"a window has at most {WINDOW_ROWS} positions")
-        if span.want != ("token" if model.parts.head else "hidden"):
-            raise EngineError("bad-span", "a window wants hidden states, or tokens of the head")
-        if (span.tokens is not None) != (model.parts.embedding or model.parts.head):
-            raise EngineError("bad-span", "the first shard and the head need a window's tokens")
-        if (span.hidden is not None) == model.parts.embedding:
-            raise EngineError("bad-span", "only the first shard needs no hidden states")
-
-    @staticmethod
-    def _check_limits(session: Session, span: Span, model: Compute) -> None:
-        """Raise EngineError if the answer would be too large or too many spans wait."""
-        size = {
-            "hidden": span.count * model.arch.hidden * DTYPE_BYTES[model.dtype],
-            "logits": span.count * model.arch.vocab * 4,
-            "token": 0,
-            "pooled": model.arch.hidden * 4,
-        }[span.want]
-        if size > ANSWER_BYTES:
-            raise EngineError("too-large", f"the answer would have {size} bytes")
-        if len(session.waiting) >= WAITING_SPANS:
-            raise EngineError("too-many", f"{WAITING_SPANS} spans of the session are waiting")
+            self._answers.dropped(session, job.span)
 
     def _cancel(self, name: object) -> None:
         session = self._sessions.get(self._name(name))
@@ -531,7 +458,7 @@ class Core:
             span = session.waiting.popleft()
             key = (span.epoch, span.start, span.count)
             if span.draft and not self._is_current(session, span):
-                self._dropped(session, span)
+                self._answers.dropped(session, span)
                 continue
             answer = None if span.draft else session.kept(key)
             if answer is not None:
@@ -545,7 +472,7 @@ class Core:
                 session.job = self._begin(session, span, key)
             except EngineError as error:
                 session.table.truncate(span.start)
-                self._failed(session.name, span.epoch, error)
+                self._answers.failed(session.name, span.epoch, error)
         self._schedule(session)
 
     @staticmethod
@@ -592,18 +519,17 @@ class Core:
             self._scheduler.want(session.share, rows, job.position, decode=job.decode)
 
     def step(self) -> None:
-        """Compute one step of sessions, and units of training passes beside it. Without sessions,
-        compute one unit."""
-        if self._scheduler.busy:
+        """Compute one step of sessions, or one unit of a training pass: if there are no sessions
+        with work, or if units have their part of the time beside steps."""
+        if self._scheduler.busy and not self._training.is_due:
             self._step()
-            self._training.beside()
         elif self._training.busy:
-            self._training.unit()
+            self._training.unit(beside=self._scheduler.busy)
 
     def _step(self) -> None:
         """Compute the rows that the scheduler chooses, all of one shard."""
         started = self.clock()
-        work = self._secured(
+        work = self._room.secured(
             [(self._by_share[share], rows) for share, rows in self._scheduler.plan()]
         )
         if not work:
@@ -620,7 +546,13 @@ class Core:
             pieces += _pieces(session, job, rows, use)
         if copies:
             model.copy(copies)
-        outputs = iter(model.forward(pieces))
+        background = all(session.share.background for session, _ in work)
+        # A step may change states of recurrent layers before its end.
+        stops = background and work[0][0].states is None
+        try:
+            outputs = iter(model.forward(pieces, self.stop if stops else None))
+        except StepStopped:
+            return  # a later step computes the same rows
         done: list[tuple[Session, SpanInProgress, list[Any]]] = []
         for session, rows in work:
             job = session.job
@@ -630,13 +562,12 @@ class Core:
             job.done += rows
             if session.doubt is not None:
                 self._settle_doubt(session, job)
-        self._choose(model, done)
+        self._answers.choose(model, done)
         ended = self.clock()
         seconds = ended - started
         self._scheduler.groups.stepped(started, ended)
         total = sum(session.share.charged for session, _ in work)
         costs = work[0][0].shard.costs
-        background = all(session.share.background for session, _ in work)
         least = costs.fixed + costs.row
         self._training.time.stepped(total, least, background=background, now=ended)
         for (session, _), (_, job, output) in zip(work, done, strict=True):
@@ -644,11 +575,9 @@ class Core:
             job.seconds += seconds * part
             job.predicted += session.share.charged
             if session.job is job:
-                self._advance(session, job, model, output)
+                self._answers.advance(session, job, model, output)
             self._next(session)
-        # All at once: the next stage then computes the rows of this step in one step too.
-        self._settle(self._urgent)
-        self._urgent = False
+        self._answers.settle()
 
     def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
         """Compare what has arrived from elsewhere with what was computed, and fail if it
@@ -657,185 +586,14 @@ class Core:
         try:
             session.doubt.check(session)
         except EngineError as error:
-            self._fail_job(session, job, error)
-
-    def _make_room(self, shard: LoadedShard, blocks: int) -> None:
-        """Free memory of a shard that no session needs until `blocks` blocks can be promised, as
-        far as possible."""
-        shard.adapters.make_room(blocks)
-        self._training.make_room(shard, blocks)
-
-    def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
-        """Return the part of the work for which there is memory, after ending the sessions whose
-        memory it needs.
-
-        Such a session's gateway opens it again when there is room. Each time, the owner that has
-        most loses its youngest session; so each owner's oldest session ends some day.
-        """
-        for session, rows in work:
-            job, pool = session.job, session.shard.pool
-            while job is not None and session.job is job:
-                end = job.position + rows
-                self._make_room(session.shard, session.table.lacks(end))
-                if session.table.lacks(end) <= pool.total - pool.promised:
-                    session.table.secure(end)
-                    break
-                self._preempt(session.shard)
-        return [(session, rows) for session, rows in work if session.job is not None]
-
-    def _preempt(self, shard: LoadedShard) -> None:
-        """End a session of a shard to free its memory: first one into which KV is copied, which has
-        computed nothing."""
-        sessions = [each for each in self._sessions.values() if each.shard is shard]
-        has = _promised(sessions)
-        victim = max(
-            sessions,
-            key=lambda each: (
-                each.arrival is not None,
-                each.share.background,
-                not each.own,
-                has[each.owner],
-                each.age,
-            ),
-        )
-        self._evict(victim, "its memory was needed by another session")
+            self._answers.fail(session, job, error)
 
     def _evict(self, session: Session, why: str) -> None:
         """End a session whose gateway may open it again."""
         del self._sessions[session.name]
         epoch = session.epoch
         self._drop(session)
-        self._failed(session.name, epoch, EngineError("preempted", why))
-
-    @staticmethod
-    def _choose(model: Compute, done: list[tuple[Session, SpanInProgress, list[Any]]]) -> None:
-        """Choose the next token of each session whose span is complete and wants one, and for a
-        window those after each of its positions."""
-        wanting = []
-        for _, job, outputs in done:
-            if job.span.want == "token":
-                job.rows += outputs if job.decode else outputs[:0]
-                if job.done == job.count:
-                    job.rows = job.rows or outputs
-                    wanting.append(job)
-        picks = [
-            Pick(rows, job.span.sampling, position, job.span.top)
-            for job in wanting
-            for position, rows in enumerate(job.rows, job.position - len(job.drafts))
-        ]
-        chosen = iter(model.choose(picks) if picks else ())
-        for job in wanting:
-            job.chosen = [next(chosen) for _ in job.rows]
-            job.rows = []
-
-    def _advance(
-        self, session: Session, job: SpanInProgress, model: Compute, outputs: list[Any]
-    ) -> None:
-        """Store or emit what a step has computed for a session."""
-        if job.span.want == "token":
-            if job.done == job.count:
-                self._tokens(session, job, model)
-            return
-        try:
-            for output in outputs:
-                self._collect(job, model, output)
-        except EngineError as error:
-            self._fail_job(session, job, error)
-            return
-        if job.done == job.count:
-            self._values(session, job, model)
-
-    @staticmethod
-    def _collect(job: SpanInProgress, model: Compute, output: Any) -> None:
-        """Store the output of a step, or add it to the sum. Raises EngineError `not-finite`."""
-        position = job.position - len(output)  # for the message of an error
-        if job.span.want == "pooled":
-            total = job.outputs[0] if job.outputs else None
-            job.outputs = [model.pooled(output, total, position)]
-        else:
-            job.outputs.append(model.values(output, job.span.want == "logits", position))
-
-    def _tokens(self, session: Session, job: SpanInProgress, model: Compute) -> None:
-        """Emit the chosen tokens up to the first one that differs from its draft. Then feed this
-        one back as the next input, unless the span ends with it."""
-        span, first = job.span, job.position - len(job.drafts)
-        position, token, stopped, final = first, 0, False, False
-        for position, choice in enumerate(job.chosen, first):
-            if isinstance(choice, EngineError):
-                self._fail_job(session, job, choice)
-                return
-            job.emitted += 1
-            token = choice.token
-            stopped = token in span.stop_ids
-            right = job.drafts[position - first : position - first + 1] == (token,)
-            final = stopped or (not right if span.draft else job.emitted == span.steps)
-            self._token(session, job, choice, position, final=final)
-            if final or not right:
-                break
-        session.table.truncate(position)  # what follows was computed from wrong drafts
-        session.sampled = None if stopped else (position, token)
-        if final:
-            self._finish(session, job)
-            return
-        job.drafts = self._guesses(session, job, position, token)
-        job.source = model.fed_back(token, *job.drafts)
-        job.start, job.count, job.done = position, 1 + len(job.drafts), 0
-
-    @staticmethod
-    def _guesses(
-        session: Session, job: SpanInProgress, position: int, token: int
-    ) -> tuple[int, ...]:
-        """Return the guesses for the positions after a token of a loop that are worth computing."""
-        return session.guessed(position, token)[: job.span.steps - job.emitted - 1]
-
-    def _token(
-        self, session: Session, job: SpanInProgress, choice: Choice, position: int, *, final: bool
-    ) -> None:
-        """Emit a chosen token."""
-        seconds, predicted = job.seconds, job.predicted
-        job.seconds = job.predicted = 0.0
-        header: Header = (
-            *("token", session.name, job.span.epoch, position, choice.token, choice.logprob),
-            *(final, seconds, predicted, *((choice.top,) if choice.top else ())),
-        )
-        job.answer.add(header)
-        if final:
-            self._emit_with_step(header, b"")
-        else:
-            # A client waits for the first token.
-            (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
-
-    def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
-        """Emit the span's outputs as one event and finish the span."""
-        span = job.span
-        seconds = job.seconds, job.predicted
-        header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
-        packed = session.packed and span.want == "hidden" and not model.parts.head
-        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
-        job.answer.add(header, payload)
-        self._emit_with_step(header, payload)
-        self._finish(session, job)
-
-    def _emit_with_step(self, header: Header, payload: Buffer) -> None:
-        """Emit a frame at the end of the step, with the other frames of the step."""
-        self._emit_soon(header, payload)
-        self._urgent = True
-
-    def _finish(self, session: Session, job: SpanInProgress) -> None:
-        """End the session's job and store its answer for repetitions, unless it is a window's."""
-        session.job = None
-        self._scheduler.groups.left(session.share, self.clock())
-        if not job.span.draft:
-            session.keep(job.answer)
-
-    def _fail_job(self, session: Session, job: SpanInProgress, error: EngineError) -> None:
-        """End the session's job with a failure and drop its positions."""
-        session.job = None
-        session.table.discard(job.span.start)
-        self._failed(session.name, job.span.epoch, error)
-
-    def _failed(self, name: bytes, epoch: int, error: EngineError) -> None:
-        self._emit(("failed", name, epoch, error.code, error.message), b"")
+        self._answers.failed(session.name, epoch, EngineError("preempted", why))
 
 
 def _parts(job: SpanInProgress, rows: int) -> int:
@@ -864,20 +622,6 @@ def _states_beside(table: BlockTable, shard: LoadedShard) -> SessionStates | Non
         raise
 
 
-def _promised(sessions: Sequence[Session]) -> dict[str, int]:
-    """Return the number of blocks by owner: those of its sessions, and of the adapters that these
-    use."""
-    has: dict[str, int] = {}
-    adapters: dict[str, set[str]] = {}
-    for each in sessions:
-        has[each.owner] = has.get(each.owner, 0) + each.table.promised
-        used = adapters.setdefault(each.owner, set())
-        if each.adapter is not None and each.adapter.root not in used:
-            used.add(each.adapter.root)
-            has[each.owner] += len(each.adapter.blocks)
-    return has
-
-
 def _unloadable(error: Exception) -> EngineError:
     """Return the error for a model whose values no check has foreseen."""
     if isinstance(error, MemoryError):
@@ -893,17 +637,3 @@ def _number(header: Header) -> int:
     if len(header) != 1 or not isinstance(header[0], int):
         raise EngineError("bad-span", "a shard has a number")
     return header[0]
-
-
-def _block_names(owner: str, adapter: str, payload: memoryview) -> list[BlockName]:
-    """Return the names of a session's blocks from a frame's payload.
-
-    Blocks that were computed with different adapters never have the same name. Raises EngineError
-    `bad-span` if the payload has another size than that of whole names.
-    """
-    if len(payload) % NAME_BYTES:
-        raise EngineError("bad-span", f"{len(payload)} bytes are not names of {NAME_BYTES} bytes")
-    scope = f"{owner} {adapter}" if adapter else owner
-    return [
-        (scope, bytes(payload[at : at + NAME_BYTES])) for at in range(0, len(payload), NAME_BYTES)
-    ]

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from .compute.device import ComputeDevice
-from .core import Core, Emit
+from .core import Core
 from .families import Architecture
 from .interface import LoadShard
 from .shard import Compute
+from .spans.answers import Emit
 
 
 class DeviceCore(Core):

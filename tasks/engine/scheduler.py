@@ -55,9 +55,9 @@ from .kv.blocks import BLOCK
 class StepCosts:
     """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
     `attended` for each pair of a row and a position that it attends to. Texts take more: `chosen`
-    for each row, after which a token is chosen, and `alone` for each position, whose keys and
-    values are read for a few rows only. A step has at most `most_rows` rows, which bounds the
-    memory for intermediate values.
+    for each row, as it attends by itself and its token is chosen, and `alone` for each position,
+    whose keys and values are read for a few rows only. A step has at most `most_rows` rows, which
+    bounds the memory for intermediate values.
 
     The object stands for its shard. Two shards may have equal costs, so objects are not compared by
     their values.

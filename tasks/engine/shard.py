@@ -56,6 +56,14 @@ class Choice(NamedTuple):
     top: tuple[Likely, ...] = ()
 
 
+Stop = Callable[[], bool]
+"""Returns whether the step in progress must end, because an interactive request has come."""
+
+
+class StepStopped(Exception):
+    """A step has ended before its last layer."""
+
+
 Slots = Sequence[tuple[int, int]]
 """Places of consecutive positions in a shard's memory of KV, as runs (first, after last)."""
 
@@ -125,8 +133,12 @@ class Compute(Protocol):
         """Copy the content of KV blocks."""
         ...
 
-    def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
-        """Compute one step, and return the output rows of each piece."""
+    def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[Any]:
+        """Compute one step, and return the output rows of each piece.
+
+        Raises StepStopped if `stop`, which may be called between two layers, returns True. Then the
+        KV of the step's positions is undefined.
+        """
         ...
 
     def values(self, rows: Any, logits: bool, position: int) -> Any:

@@ -125,15 +125,15 @@ class PassTime:
         """Return about how long a unit may take."""
         return self._short if now < self._texts + PASS_TEXTS_S else STEP_S
 
-    def affords(self, seconds: float) -> bool:
-        """Return whether a unit may be computed beside steps, and if so subtract it.
+    @property
+    def has_credit(self) -> bool:
+        """Whether a unit may be computed beside steps."""
+        return self._credit > 0.0
 
-        Units may be longer than any credit, so a debt is allowed.
-        """
-        if self._credit <= 0.0:
-            return False
+    def used(self, seconds: float) -> None:
+        """Count a unit that was computed beside steps. Units may be longer than any credit, so a
+        debt is allowed."""
         self._credit -= seconds
-        return True
 
 
 class Training:
@@ -374,12 +374,18 @@ class Training:
 
     # Computing.
 
-    def beside(self) -> None:
-        """Compute the units that passes may have beside a step of sessions."""
-        while self.busy and self.time.affords(self.unit()):
-            pass
+    @property
+    def is_due(self) -> bool:
+        """Whether a unit may be computed although sessions have work."""
+        return self.time.has_credit and self.busy
 
-    def unit(self) -> float:
+    def unit(self, *, beside: bool = False) -> None:
+        """Compute one unit of the pass that comes first. `beside`: sessions have work too."""
+        predicted = self._unit()
+        if beside:
+            self.time.used(predicted)
+
+    def _unit(self) -> float:
         """Compute one unit of the pass that comes first. Return its predicted seconds."""
         tuning = self._next()
         waiting = tuning.waiting[0]

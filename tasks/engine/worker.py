@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .defaults import EXIT_NO_DEVICE, EXIT_NO_TORCH, PIECE_SECONDS
+from .spans.opening import begins_request
 from .wire import Buffer, Header, WireClosed, WorkerChannel
 
 if TYPE_CHECKING:
@@ -116,15 +117,41 @@ class FrameSender:
         self._queued = False
 
 
+class Inbox:
+    """Frames of the daemon, read between steps, and during those of background sessions."""
+
+    def __init__(self, channel: WorkerChannel) -> None:
+        self._channel = channel
+        self._readable = select.poll()
+        self._readable.register(channel, select.POLLIN)
+        self._read: list[tuple[Header, memoryview]] = []
+
+    def frames(self, wait: float | None) -> list[tuple[Header, memoryview]]:
+        """Return the frames that have arrived. If there are none, wait for `wait` seconds at most
+        (None: without limit)."""
+        if not self._read:
+            self._receive(None if wait is None else math.ceil(1e3 * wait))
+        found, self._read = self._read, []
+        return found
+
+    def urgent(self) -> bool:
+        """Read what has arrived. Return whether an interactive request is among what was read since
+        `frames`."""
+        self._receive(0)
+        return any(begins_request(header) for header, _ in self._read)
+
+    def _receive(self, milliseconds: int | None) -> None:
+        if self._readable.poll(milliseconds):
+            self._read += self._channel.receive()
+
+
 def _serve(channel: WorkerChannel, core: "Core") -> None:
     """Process frames and compute, until the connection closes."""
-    readable = select.poll()
-    readable.register(channel, select.POLLIN)
+    inbox = Inbox(channel)
+    core.stop = inbox.urgent
     while True:
-        wait = core.wait
-        if readable.poll(None if wait is None else math.ceil(1e3 * wait)):
-            for header, payload in channel.receive():
-                core.handle(header, payload)
+        for header, payload in inbox.frames(core.wait):
+            core.handle(header, payload)
         if core.busy:
             core.step()
 

@@ -94,7 +94,9 @@ class Gateway:
         self._host = host
         self._find_adapter = find_adapter
         self._models = models
-        self._windows = Windows(courier, drafting or Drafting())
+        self.drafting = drafting or Drafting()
+        """What drafts for the sessions of this gateway."""
+        self._windows = Windows(courier, self.drafting)
         self._runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
@@ -180,7 +182,7 @@ class Gateway:
 
         Unlike requests to `embedder`, it may be for a job. Raises what `generate` raises.
         """
-        async with self._models.use(request.model) as model:
+        async with self._use(request.model, request.adapter) as model:
             ids = await encoded(model, request.prompt or "")
             return await self._pooled(model, request, ids), len(ids)
 

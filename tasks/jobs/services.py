@@ -24,5 +24,5 @@ class RowServices:
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]:
         return await self.gateway.embed_one(request)
 
-    async def loss(self, root: str, given: str, text: str) -> tuple[float, int]:
-        return await self.scorer.loss(root, given, text)
+    async def loss(self, root: str, adapter: str, given: str, text: str) -> tuple[float, int]:
+        return await self.scorer.loss(root, given, text, adapter=adapter)

@@ -60,7 +60,8 @@ class RowOptions:
 class JobSpec:
     """The request of a piece of a job.
 
-    `root` identifies the model; `name` is what the author calls it. The rows are in `lines` or in
+    `root` identifies the model, and `adapter` the adapter that the rows use, or is ""; `name` is
+    what the author calls them. The rows are in `lines` or in
     `blob`. The first of them is line number `first` of the author's file, and they end before line
     `last` + 1. `abstract` is the beginning of the first row's text, for people.
     """
@@ -73,6 +74,7 @@ class JobSpec:
     name: str = ""
     abstract: str = ""
     options: RowOptions = field(default_factory=RowOptions)
+    adapter: str = ""
 
 
 class _Spec(Declared, frozen=True):
@@ -89,6 +91,7 @@ class _Spec(Declared, frozen=True):
     raw: bool = False
     stop: Annotated[tuple[bytes, ...], Meta(max_length=STOP_STRINGS)] = ()
     sampling: Sampled = Sampling()
+    adapter: Root | None = None
 
     def check(self) -> None:
         """Raise ValueError if the values contradict each other or exceed a limit."""
@@ -118,6 +121,7 @@ def pack_spec(spec: JobSpec) -> bytes:
         raw=options.raw,
         stop=tuple(text.encode() for text in options.stop),
         sampling=options.sampling,
+        adapter=spec.adapter or None,
     )
     packed = pack(declared)
     if len(packed) > state_defaults.JOB_SPEC_BYTES:
@@ -157,6 +161,7 @@ def read_spec(data: bytes) -> JobSpec:
                 sampling=Sampling(*said.sampling),
                 stop=tuple(text.decode() for text in said.stop),
             ),
+            adapter=said.adapter or "",
         )
     except (BadFact, Undecodable, UnicodeDecodeError) as error:
         raise BadSpec(f"invalid job: {error}") from None

@@ -1,4 +1,5 @@
-"""Losses of texts over chains of stages: how surprised a model is by a text, without an adapter.
+"""Losses of texts over chains of stages: how surprised a model is by a text, with or without an
+adapter.
 
 The stages compute the forward half of a training pass, so that texts are read as fast as prompts,
 beside the answers that users wait for.
@@ -10,33 +11,47 @@ from typing import Final
 
 import numpy as np
 import trio
+from msgspec import structs
+from numpy.typing import NDArray
 
 from ..engine.adapters import MODULES, AdapterTerms, module_shapes
 from ..engine.families import Architecture
+from ..engine.interface import Parts
 from ..errors import PromptTooLong, SessionError
 from ..inference.generation import Model
+from .chain.parts import names_of, shape_of
 from .interface import NOT_COUNTED, AdapterTensors, Batch, TensorName, TuningChain
 
 TEXTS_AT_ONCE: Final = 3
 """Texts that are read at once. A stage allows one more tuning, for a fine-tuning."""
 
 UseModel = Callable[[str], AbstractAsyncContextManager[Model]]
+ReadAdapter = Callable[[str, Model], Awaitable[tuple[AdapterTerms, NDArray[np.float32]]]]
+"""Returns an adapter of a model by name or root: its terms, and the values of its tensors in the
+order of its file. Raises SessionError `no-adapter` or `bad-adapter`."""
 NewChain = Callable[[str, Architecture], TuningChain]
 Encode = Callable[[Model, str], Awaitable[Sequence[int]]]
 
 
 class Scorer:
-    """Reads texts for one node. `new_chain` returns a chain for a model's root."""
+    """Reads texts for one node. `new_chain` returns a chain for a model's root, and `read_adapter`
+    an adapter's terms and tensors."""
 
-    def __init__(self, use: UseModel, encode: Encode, new_chain: NewChain) -> None:
+    def __init__(
+        self, use: UseModel, encode: Encode, new_chain: NewChain, read_adapter: ReadAdapter
+    ) -> None:
         self._use, self._encode, self._new_chain = use, encode, new_chain
+        self._read_adapter = read_adapter
         self._places = trio.CapacityLimiter(TEXTS_AT_ONCE)
 
-    async def loss(self, name: str, given: str, text: str) -> tuple[float, int]:
+    async def loss(
+        self, name: str, given: str, text: str, *, adapter: str = ""
+    ) -> tuple[float, int]:
         """Return the loss of `text` behind `given`, a sum in nats, and the number of its tokens.
 
-        The first token of all has no loss, because nothing predicts it. Raises PromptTooLong, and
-        SessionError `bad-request` if no token is left, besides the errors of a TuningChain.
+        The first token of all has no loss, because nothing predicts it. `adapter` is a name or a
+        root, or "". Raises PromptTooLong, and SessionError `bad-request` if no token is left, and
+        `no-adapter` and `bad-adapter`, besides the errors of a TuningChain.
         """
         async with self._use(name) as model:
             if model.arch is None:
@@ -47,11 +62,30 @@ class Scorer:
             if len(ids) - 1 > model.context:
                 raise PromptTooLong(len(ids) - 1, model.context)
             async with self._places:
+                tensors = await self._tensors(adapter, model)
                 chain = self._new_chain(model.root, model.arch)
                 try:
-                    return await chain.loss(batch, _nothing(model.root, model.arch))
+                    return await chain.loss(batch, tensors)
                 finally:
                     await chain.aclose()
+
+    async def _tensors(self, adapter: str, model: Model) -> AdapterTensors:
+        assert model.arch is not None  # the caller has looked
+        if not adapter:
+            return _nothing(model.root, model.arch)
+        terms, values = await self._read_adapter(adapter, model)
+        return _parsed(terms, values, model.arch)
+
+
+def _parsed(terms: AdapterTerms, values: NDArray[np.float32], arch: Architecture) -> AdapterTensors:
+    """Return an adapter from the values of its tensors, in the order of its file."""
+    found, at = dict[TensorName, NDArray[np.float32]](), 0
+    for name in names_of(terms, Parts(True, 0, arch.layers, True)):
+        shape = shape_of(name, terms, arch)
+        size = shape[0] * shape[1]
+        found[name] = values[at : at + size].reshape(shape)
+        at += size
+    return AdapterTensors(structs.replace(terms, dtype="F32"), found)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -15,7 +15,6 @@ from typing import Any
 import trio
 
 from ....dht.content.blobs import write_pieces
-from ....dht.names import Names
 from ....state.directory import Directory
 from ....state.service import State
 from ....state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
@@ -33,6 +32,7 @@ from ....transport.identity import PeerId
 from ....transport.shortid import BadId, meant
 from ... import defaults
 from ...daemon.base import Base
+from ...daemon.content import ContentParts
 from ...daemon.jobs import Working
 from ...errors import ControlError
 from .. import views
@@ -51,15 +51,20 @@ class JobOperations:
     """Control socket operations on the jobs of one node, and on the usage that nodes report."""
 
     def __init__(
-        self, base: Base, state: State, directory: Directory, names: Names, working: Working
+        self,
+        base: Base,
+        state: State,
+        directory: Directory,
+        content: ContentParts,
+        working: Working,
     ) -> None:
         self._base = base
         self._own = base.identity.peer
         self._state = state
         self._directory = directory
-        self._names = names
         self._working = working
-        self._submission = Submission(base, names, working)
+        find_adapter = content.adapter_files.of_model
+        self._submission = Submission(base, content.names, working, find_adapter)
 
     def table(self) -> Mapping[str, Operation]:
         return dict(

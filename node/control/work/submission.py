@@ -1,5 +1,6 @@
 """Submission of jobs over the control socket: from prompts, or from a file of rows."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,22 @@ from ...errors import ControlError
 from ..messages import jobs as messages
 from ..messages.generation import AskForText
 
+FindAdapter = Callable[[str, str], Awaitable[str]]
+"""Returns the root of the adapter with a name or root, of the model with a root.
+
+Raises SessionError `no-adapter` or `bad-adapter`.
+"""
 _FILE = "name a file with one JSON object on each line, which the daemon's user may read"
 
 
 class Submission:
     """Turns requests to submit jobs into jobs of this node."""
 
-    def __init__(self, base: Base, names: Names, working: Working) -> None:
+    def __init__(
+        self, base: Base, names: Names, working: Working, find_adapter: FindAdapter
+    ) -> None:
         self._base = base
+        self._find_adapter = find_adapter
         self._names = names
         self._working = working
 
@@ -35,15 +44,18 @@ class Submission:
         """Submit the jobs of a request, and wait for a short time until another node has them.
 
         Raises ControlError `bad-request` if the request contradicts itself, and JobError: the codes
-        of `prepare`, `deadline-past`, `no-file`, and those of `Desk.submit`.
+        of `prepare`, `deadline-past`, `no-file`, and those of `Desk.submit`. Raises SessionError
+        `no-adapter` or `bad-adapter` for the adapter behind a `+` in the model's name.
         """
         kind = self._checked(ask)
-        root = (await self._names.resolve(ask.model)).root
+        name, _, adapter = ask.model.partition("+")
+        root = (await self._names.resolve(name)).root
+        adapter = await self._find_adapter(adapter, root) if adapter else ""
         sources = [await self._rows(ask.file)] if ask.file is not None else []
         sources += [row_of(ask.kind, prompt) for prompt in ask.prompts or ()]
         jobs, prepared, blobs = list[NewJob](), list[Prepared](), list[tuple[str, int]]()
         for data in sources:
-            spec = JobSpec(root, name=ask.model, options=self._options(ask))
+            spec = JobSpec(root, name=ask.model, options=self._options(ask), adapter=adapter)
             found = await self._prepared(data, kind, spec)
             blob = ""
             if not found.is_inline:

@@ -14,6 +14,7 @@ from ..defaults import LEAST_ROWS, SHARED_HEAD_BYTES
 from ..families import DTYPE_BYTES, Architecture, Rope, check_parts, tensor_shapes
 from ..families.shapes import EMBEDDING, HEAD, NORM
 from ..interface import DType, LoadShard
+from ..shard import StepStopped, Stop
 from .attention import Attention
 from .device import CPU, ComputeDevice
 from .experts import ExpertsPart
@@ -134,18 +135,21 @@ class ShardModel:
         memory: KvMemory,
         states: StateMemory,
         adapters: StepAdapters = WITHOUT_ADAPTERS,
+        stop: Stop | None = None,
     ) -> torch.Tensor:
         """Compute all layers for T rows, and return the residual stream.
 
         Row i has the position `batch.positions[i]`. Its keys and values are written into the slot
         `batch.slots[i]` of `memory`. `states` has the states of recurrent layers. `adapters` says
-        which rows have an adapter.
+        which rows have an adapter. Raises StepStopped if `stop` returns True between two layers.
         """
         count = len(x)
         x = padded(x, self.least_rows)
         turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self.rotaries)
         step = Step(batch, memory, adapters, turns, count, self.least_rows, states, batch.runs)
         for index, layer in enumerate(self.layers):
+            if stop is not None and stop():
+                raise StepStopped
             x = layer(x, index, step)
         return x[:count]
 

@@ -13,16 +13,16 @@ import torch
 from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
 from ..clock import clock
-from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
+from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS, TEXT_BLOCKS, TEXTS
 from ..errors import EngineError
 from ..families import Architecture
-from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Span
+from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Sampling, Span
 from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..kv.states import StateUse
 from ..passes import Tuner
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
-from ..shard import Choice, Pick, Piece, Slots
+from ..shard import Choice, Pick, Piece, Slots, Stop
 from ..wire import Buffer
 from .attention import Attention
 from .backward.shardpass import ShardTuner
@@ -61,6 +61,7 @@ class TorchCompute(ShardModel):
         """The layers as the native kernels compute them in one call, or None."""
         if self.steps is not None:
             self.least_rows = 1  # a row is the same from 1 row on
+        self._measured: StepCosts | None = None
 
     @property
     def exactness(self) -> str:
@@ -100,7 +101,8 @@ class TorchCompute(ShardModel):
             return StepCosts(0.0, 0.0, 0.0)
         if blocks and self.packed and self._kernels is None:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
-        return _measured_costs(self, blocks)
+        self._measured = _measured_costs(self, blocks)
+        return self._measured
 
     def attended_seconds(self) -> float:
         """Return the seconds in which a row of a prompt attends to one position in all layers."""
@@ -121,7 +123,7 @@ class TorchCompute(ShardModel):
         return AdapterCosts(max(0.0, least - row), row)
 
     def tuner(self, costs: StepCosts) -> Tuner:
-        return ShardTuner(self, costs)
+        return ShardTuner(self, costs, measure=costs is self._measured and self.device.is_cpu)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
@@ -141,36 +143,37 @@ class TorchCompute(ShardModel):
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)
 
-    def forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+    def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[torch.Tensor]:
         if not any(piece.adapter is not None for piece in pieces):
-            return self._plain(pieces)
+            return self._plain(pieces, stop)
         # Rows without an adapter are computed as they are in other steps. The rows of each adapter
         # must be consecutive.
         order = sorted(range(len(pieces)), key=lambda index: id(pieces[index].adapter))
         plain = [index for index in order if pieces[index].adapter is None]
         rest = [index for index in order if pieces[index].adapter is not None]
-        rows = self._plain([pieces[index] for index in plain]) if plain else []
-        rows = [*rows, *self._forward([pieces[index] for index in rest])]
+        rows = self._plain([pieces[index] for index in plain], stop) if plain else []
+        rows = [*rows, *self._forward([pieces[index] for index in rest], stop)]
         return [rows[(plain + rest).index(index)] for index in range(len(pieces))]
 
-    def _plain(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+    def _plain(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[torch.Tensor]:
         """Compute pieces without adapters."""
         if self.steps is None:
-            return self._forward(pieces)
+            return self._forward(pieces, stop)
         inputs = [self._input(piece) for piece in pieces]
         # A source that is no longer a table of tokens belongs to the caller, so it is copied.
-        rows = self.steps.forward(torch.cat(inputs), pieces)
+        rows = self.steps.forward(torch.cat(inputs), pieces, stop)
         parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
         return parts
 
-    def _forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+    def _forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[torch.Tensor]:
         """Compute pieces of which those with the same adapter are consecutive."""
         inputs = [self._input(piece) for piece in pieces]
-        x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
+        # A step that is stopped is computed again from the same sources.
+        x = inputs[0] if len(inputs) == 1 and stop is None else torch.cat(inputs)
         batch = Attention(pieces, self.arch.kv_heads, self.device)
         self._states.prepare([piece.state for piece in pieces if piece.state is not None])
         adapters = self._adapters(pieces)
-        rows = self.forward_rows(x, batch, self._memory, self._states, adapters)
+        rows = self.forward_rows(x, batch, self._memory, self._states, adapters, stop)
         parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
         return parts
 
@@ -274,10 +277,34 @@ def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     if least > CALIBRATION_S:  # a long measurement would delay the start
         return StepCosts(least, least / 16, 0.0)
     row = max(0.0, _seconds(model, many) - least) / (many - few)
-    chosen = _chosen_seconds(model, many)
     attended = model.attended_seconds()
     alone = max(0.0, model.alone_seconds() - attended)
+    chosen = _chosen_seconds(model, many)
+    if model.device.is_cpu and not len(model._states.inputs) and blocks >= TEXTS * TEXT_BLOCKS:
+        more = (_texts_seconds(model, TEXTS) - _texts_seconds(model, 1)) / (TEXTS - 1)
+        chosen = max(0.0, more - row - TEXT_BLOCKS * BLOCK * (attended + alone))
     return StepCosts(max(0.0, least - row), row, attended, chosen=chosen, alone=alone)
+
+
+def _texts_seconds(model: TorchCompute, rows: int) -> float:
+    """Return the seconds of a step with one row of each of some texts, whose tokens are chosen if
+    the head is here."""
+    pool, end = BlockPool(rows * TEXT_BLOCKS), TEXT_BLOCKS * BLOCK
+    dtype = TORCH_DTYPES[model.dtype]
+    source = torch.randn(rows, model.arch.hidden, generator=torch.Generator().manual_seed(0))
+    source, pieces = source.to(dtype), list[Piece]()
+    for row in range(rows):
+        table = BlockTable(pool, end)
+        table.prepare(0, end)
+        pieces.append(Piece(table, source, row, 1, end - 1, True))
+    times = []
+    for _ in range(3):  # the first one warms up
+        began = clock(model.device.name)
+        found = model.forward(pieces)
+        if model.parts.head:
+            model.choose([Pick(each, Sampling(), end) for each in found])
+        times.append(clock(model.device.name) - began)
+    return min(times)
 
 
 def _chosen_seconds(model: TorchCompute, rows: int) -> float:

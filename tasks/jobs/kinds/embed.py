@@ -39,8 +39,9 @@ class Embed:
         return row.text
 
     async def do(self, row: EmbedRow, terms: RowTerms) -> Fields:
+        spec = terms.spec
         request = GenerateRequest(
-            terms.spec.root, row.text, raw=True, job=terms.job, turn=terms.turn
+            spec.root, row.text, raw=True, job=terms.job, turn=terms.turn, adapter=spec.adapter
         )
         with impossible_rows():
             vector, tokens = await terms.services.embed_one(request)

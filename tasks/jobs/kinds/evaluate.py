@@ -70,11 +70,11 @@ class Evaluate:
         return row.text or row.prompt
 
     async def do(self, row: EvaluateRow, terms: RowTerms) -> Fields:
-        found = []
+        found, which = [], (terms.spec.root, terms.spec.adapter)
         for text in row.choices or (row.text or "",):
             await terms.turn.come()
             with impossible_rows():
-                found.append(await terms.services.loss(terms.spec.root, row.prompt, text))
+                found.append(await terms.services.loss(*which, row.prompt, text))
         losses, tokens = [loss for loss, _ in found], sum(count for _, count in found)
         if row.choices is None:
             return {"loss": losses[0], "tokens": tokens, "perplexity": _perplexity(*found[0])}

@@ -88,6 +88,7 @@ class Generate:
             stop=options.stop,
             job=terms.job,
             turn=terms.turn,
+            adapter=terms.spec.adapter,
         )
 
     def sum_up(self, outputs: Sequence[Fields]) -> Fields:

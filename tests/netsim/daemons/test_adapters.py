@@ -118,3 +118,25 @@ async def test_an_adapter_that_nobody_has_fails_in_time(world: World) -> None:
     assert getattr(caught.value, "code", None) == "no-adapter"
     assert gateway.node.host.now() - began < 30
     assert await text(gateway, None)
+
+
+@pytest.mark.parametrize("kind", ["generate", "embed", "evaluate"])
+async def test_jobs_use_an_adapter(world: World, kind: str) -> None:
+    worker = await world.host("worker").start(model="tiny", jobs=True)
+    await worker.serving()
+    author = await world.host("author").start(bootstrap=[worker], engine=False)
+    await author.until(lambda status: status["peers"] == 1)
+    await trio.sleep(15)  # the nodes begin to write their feeds
+    root = await put(author, adapter(1))
+    made = []
+    for model in ("tiny", f"tiny+{root}", "tiny"):
+        ask = {"model": model, "kind": kind, "prompts": ["Once"], "raw": True, "max_tokens": 12}
+        (job,) = (await author.ask("job_submit", **ask))["jobs"]
+        result = await author.ask("job_result", job=job, until_done=True)
+        made.append(result["text"])
+    assert made[0] == made[2] != made[1]
+    if kind == "generate":
+        assert await text(author, root) in made[1]
+    with pytest.raises(ControlError) as caught:
+        await author.ask("job_submit", model="tiny+poet", prompts=["Once"])
+    assert caught.value.code == "no-adapter"

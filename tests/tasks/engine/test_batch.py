@@ -214,9 +214,9 @@ def test_a_cached_prefix_gives_the_same_text_and_only_the_rest_is_computed(
     rows: list[int] = []
     forward = worker.shard.compute.forward
 
-    def counted(pieces: Any) -> Any:
+    def counted(pieces: Any, stop: Any) -> Any:
         rows.append(sum(piece.count for piece in pieces))
-        return forward(pieces)
+        return forward(pieces, stop)
 
     monkeypatch.setattr(worker.shard.compute, "forward", counted)
     prompt, text = ids(1, 40), made.greedy(ids(1, 40), 30)

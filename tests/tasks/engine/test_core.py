@@ -9,6 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 
+from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.defaults import HOLD_S
 from shoal.tasks.engine.interface import (
@@ -98,7 +99,7 @@ def test_the_first_token_of_a_loop_does_not_wait_for_the_step(whole: Any) -> Non
 
 def test_waiting_tokens_are_settled_after_each_step(whole: Any) -> None:
     settled: list[tuple[int, bool]] = []
-    whole.core._settle = lambda urgent: settled.append((len(whole.frames), urgent))
+    whole.core._answers._settle = lambda urgent: settled.append((len(whole.frames), urgent))
     whole.run(prompt(whole.open(b"s"), steps=5))
     assert settled == [(1, False), (2, False), (3, False), (4, False), (5, True)]
 
@@ -110,7 +111,7 @@ def test_the_hidden_states_of_a_step_leave_together_at_its_end(
     stage = driver(checkpoint("Llama").shard(checkpoint("Llama").splits(2)[0]))
     names = [stage.open(name) for name in (b"a", b"b", b"c")]
     settled: list[tuple[int, bool]] = []
-    stage.core._settle = lambda urgent: settled.append((len(stage.frames), urgent))
+    stage.core._answers._settle = lambda urgent: settled.append((len(stage.frames), urgent))
     stage.soon.clear()
     for name in names:
         stage.submit(Span(name, 0, 0, 2, tokens=(1, 2)))
@@ -310,12 +311,12 @@ def test_a_shard_refuses_what_it_has_no_parts_for(
 
 
 def test_too_many_waiting_and_too_large_answers_are_refused(whole: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("shoal.tasks.engine.core.WAITING_SPANS", 2)
+    monkeypatch.setattr("shoal.tasks.engine.spans.checks.WAITING_SPANS", 2)
     session = whole.open(b"s")
     for _ in range(4):  # the first one begins at once
         whole.submit(prompt(session))
     assert [getattr(event, "code", "") for event in whole.events()] == ["too-many", "", "", ""]
-    monkeypatch.setattr("shoal.tasks.engine.core.ANSWER_BYTES", 100)
+    monkeypatch.setattr("shoal.tasks.engine.spans.checks.ANSWER_BYTES", 100)
     assert code(whole, prompt(session, epoch=1, want="hidden")) == "too-large"
 
 
@@ -337,7 +338,7 @@ def test_a_value_that_overflows_is_not_passed_on(
     span = Span(worker.open(b"s"), 0, 0, 2, hidden=bytes(256))
     assert len(worker.hidden(span)) == 256
     monkeypatch.setattr(
-        TorchCompute, "forward", lambda model, pieces: [torch.full((2, 32), math.inf)]
+        TorchCompute, "forward", lambda model, pieces, stop: [torch.full((2, 32), math.inf)]
     )
     assert code(worker, replace(span, epoch=1)) == "not-finite"
 
@@ -346,7 +347,7 @@ def test_pooled_states_that_overflow_are_not_passed_on(whole: Any, monkeypatch: 
     span = prompt(whole.open(b"s"), want="pooled")
     assert len(whole.hidden(span)) == 4 * 32
     monkeypatch.setattr(
-        TorchCompute, "forward", lambda model, pieces: [torch.full((8, 32), math.nan)]
+        TorchCompute, "forward", lambda model, pieces, stop: [torch.full((8, 32), math.nan)]
     )
     assert code(whole, replace(span, epoch=1)) == "not-finite"
 
@@ -451,6 +452,44 @@ def test_background_work_waits_for_a_request_that_has_begun(whole: Any) -> None:
     assert whole.core.busy
     now[0] += HOLD_S
     assert len([event for event in whole.events() if event.final]) == 2
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_background_step_ends_early_for_a_request(
+    kernels: bool, checkpoint: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        monkeypatch.setattr(choice, "kernels", lambda: None)
+    made = checkpoint("Llama", head_dim=16)
+    worker = driver(made.shard())
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(worker.steps)
+        return worker.steps in (1, 4) and asked.count(worker.steps) == 3  # before the third layer
+
+    worker.core.stop = stop
+    name = b"background".ljust(16, b".")
+    assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
+    worker.submit(prompt(name, steps=8))
+    worker.step()
+    assert not worker.frames, "the step of the prompt ended"
+    got = [event.token for event in worker.events()]
+    assert got == made.greedy(TOKENS, 8), "it was computed again"
+    assert worker.steps == 8 + 2 and asked.count(2) == made.layers
+    asked.clear()
+    assert len(worker.run(prompt(worker.open(b"other"), steps=2))) == 2
+    assert not asked, "an interactive step does not end early"
+
+
+def test_a_step_with_recurrent_layers_does_not_end_early(checkpoint: Any, driver: Any) -> None:
+    made = checkpoint("Qwen3Next")
+    worker = driver(made.shard())
+    worker.core.stop = lambda: True
+    name = b"background".ljust(16, b".")
+    assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
+    worker.submit(prompt(name, steps=2))
+    assert len(worker.events()) == 2
 
 
 # State.

@@ -10,11 +10,12 @@ from msgspec.structs import astuple
 
 from shoal.tasks.engine import training
 from shoal.tasks.engine.adapters import AdapterTerms
-from shoal.tasks.engine.defaults import PASS_TEXTS_S, PASS_UNIT_S, STEP_S
+from shoal.tasks.engine.defaults import PASS_PART, PASS_TEXTS_S, PASS_UNIT_S, STEP_S
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts, Span, TokenEvent
 from shoal.tasks.engine.messages import load_payload, parse_event
 from shoal.tasks.engine.passes import OpenTuning, PassOrder, tensor_sizes
+from shoal.tasks.engine.scheduler import StepCosts
 from shoal.tasks.engine.training import PassTime
 from shoal.transport.message import pack
 from tests.tasks.engine.conftest import Checkpoint, Driver, Make
@@ -249,15 +250,44 @@ def test_a_pass_is_not_starved_by_texts(made: Checkpoint) -> None:
 def test_the_time_of_passes() -> None:
     time = PassTime()
     assert time.unit_s(0.0) == STEP_S, "nobody waits"
-    assert not time.affords(0.001), "no step has earned any"
-    time.stepped(0.01, 0.01, background=False, now=1.0)
+    assert not time.has_credit, "no step has earned any"
+    time.stepped(0.04, 0.04, background=False, now=1.0)
     assert time.unit_s(1.0) == 0.002 and time.unit_s(1.0 + PASS_TEXTS_S) == STEP_S
-    assert time.affords(0.002), "units may cost more than was earned"
-    assert not time.affords(0.002)
+    assert time.has_credit
+    time.used(0.004)
+    assert not time.has_credit, "units may cost more than was earned"
     time.stepped(0.01, 0.001, background=False, now=2.0)
-    assert time.unit_s(2.0) == PASS_UNIT_S and not time.affords(0.001)
+    assert time.unit_s(2.0) == PASS_UNIT_S and not time.has_credit
     time.stepped(0.01, 0.01, background=True, now=3.0)
-    assert time.affords(0.001), "jobs share equally"
+    assert time.has_credit, "jobs share equally"
+
+
+def test_units_beside_texts_have_a_part_of_the_time(made: Checkpoint) -> None:
+    """Each step is a call of its own, and so is each unit: between two of them the worker reads its
+    socket."""
+    driver = Driver(made.shard())
+    driver.shard.costs = StepCosts(0.1, 0.01, 0.0)
+    trainer, training = Trainer(driver, made), driver.core._training
+    spent, compute = [0.0], training._unit
+
+    def unit() -> float:
+        seconds = compute()
+        spent.append(seconds)
+        return seconds
+
+    training._unit = unit  # type: ignore[method-assign]
+    for number in range(8):
+        trainer.submit(number=number, part=number, rows=8, length=60)
+    session = driver.open(b"text", 90)
+    driver.submit(Span(session, 1, 0, 4, tokens=(1, 2, 3, 4), want="token", steps=80))
+    tokens = calls = 0
+    while driver.core._scheduler.busy:
+        driver.step()
+        calls += 1
+        tokens += sum(header[0] == "token" for header, _ in driver.frames)
+        driver.frames.clear()
+    assert tokens == 80 and calls == 80 + len(spent) - 1
+    assert 0 < sum(spent) <= 80 * 0.12 * PASS_PART + max(spent)
 
 
 def test_this_machine_s_trainer_comes_first_and_others_by_turns(made: Checkpoint) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.tasks.engine.defaults import PIECE_SECONDS
 from shoal.tasks.engine.wire import Header, WorkerChannel
-from shoal.tasks.engine.worker import FrameSender
+from shoal.tasks.engine.worker import FrameSender, Inbox
 
 
 @pytest.fixture
@@ -55,3 +55,29 @@ def test_frames_that_may_wait_leave_in_order_with_the_next(
     sender.queue(("seventh",), b"")
     sender.settle(True)
     assert arrived(theirs) == [("seventh",)]
+
+
+def test_a_request_is_noticed_while_a_background_step_is_computed(
+    channels: tuple[WorkerChannel, WorkerChannel],
+) -> None:
+    ours, theirs = channels
+    inbox = Inbox(ours)
+
+    def open_(name: bytes, *, background: bool) -> Header:
+        rest = b"", 0, None, "", False, False, True
+        return "open", 1, name.ljust(16), 64, "gateway", background, *rest
+
+    def send(header: Header) -> None:
+        theirs.put(header)
+        assert theirs.flush()
+
+    assert not inbox.urgent()
+    send(("close", 1, b"other"))
+    send(open_(b"job", background=True))
+    assert not inbox.urgent(), "work for jobs is no reason to end a step"
+    send(open_(b"user", background=False))
+    assert inbox.urgent() and inbox.urgent(), "until the core has it"
+    assert [header[0] for header, _ in inbox.frames(None)] == ["close", "open", "open"]
+    assert not inbox.urgent() and not inbox.frames(0.0)
+    send(("hold",))
+    assert inbox.urgent()

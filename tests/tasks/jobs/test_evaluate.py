@@ -31,9 +31,9 @@ class Services:
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]:
         raise NotImplementedError
 
-    async def loss(self, root: str, given: str, text: str) -> tuple[float, int]:
+    async def loss(self, root: str, adapter: str, given: str, text: str) -> tuple[float, int]:
         await trio.lowlevel.checkpoint()
-        self.asked.append((root, given, text))
+        self.asked.append((root + adapter, given, text))
         if len(text) > 50:
             raise PromptTooLong(len(text), 50)
         return float(sum(1 if letter == "a" else 3 for letter in text)), len(text)
@@ -62,6 +62,9 @@ async def test_a_text_gets_its_loss() -> None:
     found = await done(services, text="aab", prompt="so: ")
     assert found == {"loss": 5.0, "tokens": 3, "perplexity": pytest.approx(exp(5 / 3))}
     assert services.asked == [(ROOT, "so: ", "aab")]
+    spec = JobSpec(ROOT, adapter="ad" * 32)
+    await Evaluate().do(row(text="aab"), RowTerms("job", spec, Always(), services))
+    assert services.asked[1] == (ROOT + "ad" * 32, "", "aab")
 
 
 @pytest.mark.trio

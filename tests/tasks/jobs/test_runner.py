@@ -58,7 +58,7 @@ class Gateway:
         await self._compute(request.prompt or "")
         return (0.5, 0.1, float(len(request.prompt or ""))), 3
 
-    async def loss(self, root: str, given: str, text: str) -> tuple[float, int]:
+    async def loss(self, root: str, adapter: str, given: str, text: str) -> tuple[float, int]:
         await trio.lowlevel.checkpoint()
         assert root == ROOT
         return 2.0 * len(text), len(text)

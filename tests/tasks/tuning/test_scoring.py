@@ -4,9 +4,12 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
+from numpy.typing import NDArray
 
+from shoal.tasks.engine.adapters import AdapterTerms
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.errors import PromptTooLong, SessionError
 from shoal.tasks.inference.generation import Model
@@ -39,7 +42,7 @@ class Chain:
     async def loss(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
         check_adapter(adapter, ROOT, ARCH, None)
         check_batch(batch, ARCH)
-        assert not any(values.any() for values in adapter.tensors.values())
+        self._node.adapters.append(adapter)
         self._node.batches.append((batch.tokens[0].tolist(), batch.targets[0].tolist()))
         self._node.open += 1
         self._node.most = max(self._node.most, self._node.open)
@@ -60,7 +63,9 @@ class Node:
         self.open = self.most = self.closed = 0
         self.fails = False
         self.arch: Any = ARCH
-        self.scorer = Scorer(self._use, self._encode, lambda _root, _arch: Chain(self))
+        self.adapters: list[AdapterTensors] = []
+        chain = Chain(self)
+        self.scorer = Scorer(self._use, self._encode, lambda _root, _arch: chain, _adapter)
 
     @asynccontextmanager
     async def _use(self, name: str) -> AsyncIterator[Model]:
@@ -72,6 +77,15 @@ class Node:
         await trio.lowlevel.checkpoint()
         merged = text.replace("xy", "\x01")  # two letters that are one token
         return [ord(letter) for letter in merged]
+
+
+async def _adapter(text: str, model: Model) -> tuple[AdapterTerms, NDArray[np.float32]]:
+    await trio.lowlevel.checkpoint()
+    if text != "poet":
+        raise SessionError("no-adapter", "there is none")
+    assert model.arch is not None
+    terms = AdapterTerms(model.root, 2, 1.0, False, "BF16", ("q_proj",), (1,))
+    return terms, np.arange(terms.values(model.arch), dtype=np.float32)
 
 
 async def scored(node: Node, given: str, text: str) -> tuple[float, int]:
@@ -97,6 +111,21 @@ async def test_the_tokens_of_the_text_count(
     assert found == targets and len(tokens) == len(targets)
     assert count == sum(target >= 0 for target in targets)
     assert node.closed == 1
+    (adapter,) = node.adapters
+    assert not any(values.any() for values in adapter.tensors.values())
+
+
+@pytest.mark.trio
+async def test_a_text_is_scored_with_an_adapter(autojump_clock: object) -> None:
+    node = Node()
+    await node.scorer.loss("m", "", "abc", adapter="poet")
+    ((terms, tensors),) = [(each.terms, each.tensors) for each in node.adapters]
+    assert terms.dtype == "F32" and terms.rank == 2
+    first, second = sorted(tensors, key=lambda name: name.side)
+    assert tensors[first].shape == (2, 64) and tensors[second].shape[1] == 2
+    assert tensors[first][0, 1] == 1.0 and tensors[second][0, 0] == 128.0, "in the file's order"
+    with pytest.raises(SessionError, match="none"):
+        await node.scorer.loss("m", "", "abc", adapter="other")
 
 
 @pytest.mark.trio

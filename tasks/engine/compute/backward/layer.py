@@ -70,6 +70,11 @@ class FrozenLayer:
         """Number of weights in its matrices."""
         return sum(each.outputs * each.inputs for each in self._matrices.values())
 
+    @property
+    def widest(self) -> Frozen:
+        """The matrix with most outputs."""
+        return max(self._matrices.values(), key=lambda each: each.outputs)
+
     def forward(
         self, kept: Kept, changes: Changes, step: "Sequences", *, keep: bool
     ) -> Work[torch.Tensor]:

@@ -15,16 +15,27 @@ from .matrices import PANEL, Frozen
 T = TypeVar("T")
 Work = Generator[float, None, T]
 
-LEAST_ROWS = 64  # rows of a unit, so that a product is still efficient
-_VALUE_S = 1e-9  # seconds for one value in an operation on single values, all its parts together
+LEAST_ROWS = 8  # rows of a unit of operations on single values
+_VALUE_S = 3e-9  # seconds for one value in an operation on single values, all its parts together
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds of a product for each weight: `weight_s`, whatever the rows, and `row_s` for each
+    row."""
+
+    weight_s: float
+    row_s: float
 
 
 @dataclass(slots=True)
 class Pace:
-    """Predicted seconds: `weight_s` for a row and a weight, `pair_s` for a position and one that it
-    attends to in one layer with one of the heads of keys. `unit_s` is the target for one unit."""
+    """Predicted seconds: `product` of products and `reverse` of their derivatives, `pair_s` for a
+    position and one that it attends to in one layer with one of the heads of keys. `unit_s` is the
+    target for one unit."""
 
-    weight_s: float
+    product: Rate
+    reverse: Rate
     pair_s: float
     unit_s: float = 0.02
 
@@ -42,10 +53,10 @@ class Pace:
         """Yield parts of the rows of a tensor for an operation on single values."""
         return self.parts(len(x), _VALUE_S * x[0].numel() if len(x) else 0.0, LEAST_ROWS)
 
-    def tiles(self, matrix: Frozen, rows: int) -> Iterator[tuple[int, int, float]]:
+    def tiles(self, matrix: Frozen, rows: int, rate: Rate) -> Iterator[tuple[int, int, float]]:
         """Yield parts of the outputs of a matrix for a product with `rows` rows."""
         panels = -(-matrix.outputs // PANEL)
-        each = self.weight_s * rows * matrix.inputs * PANEL
+        each = (rate.weight_s + rate.row_s * rows) * matrix.inputs * PANEL
         for first, end, seconds in self.parts(panels, each):
             yield first * PANEL, min(end * PANEL, matrix.outputs), seconds
 
@@ -53,7 +64,7 @@ class Pace:
 def product(matrix: Frozen, x: torch.Tensor, pace: Pace) -> Work[torch.Tensor]:
     """Compute `x W^T + b` for rows x inputs."""
     out = x.new_empty(len(x), matrix.outputs)
-    for first, end, seconds in pace.tiles(matrix, len(x)):
+    for first, end, seconds in pace.tiles(matrix, len(x), pace.product):
         yield seconds
         out[:, first:end] = matrix.times(x, first, end)
         if matrix.bias is not None:
@@ -64,7 +75,7 @@ def product(matrix: Frozen, x: torch.Tensor, pace: Pace) -> Work[torch.Tensor]:
 def reverse(matrix: Frozen, gradient: torch.Tensor, pace: Pace) -> Work[torch.Tensor]:
     """Compute the derivative by `x` of a product, from that by its outputs (rows x outputs)."""
     found = gradient.new_zeros(len(gradient), matrix.inputs)
-    for first, end, seconds in pace.tiles(matrix, len(gradient)):
+    for first, end, seconds in pace.tiles(matrix, len(gradient), pace.reverse):
         yield seconds
         found.addmm_(gradient[:, first:end], matrix.tile(first, end))
     return found

@@ -23,13 +23,15 @@ from ..model import ShardModel
 from ..rotary import frequencies
 from ..weights import TORCH_DTYPES
 from .attention import Heads, warm_up
+from .fitting import fitted
 from .head import FrozenHead
 from .layer import FrozenLayer, Kept, Sequences, no_backward
 from .low_rank import Pair, Trained, changes_of, layer_pairs, sums_of
-from .pacing import Pace, Work
+from .pacing import Pace, Rate, Work
 from .pointwise import Turn
 
 _WEIGHT_S: Final = 3e-11  # seconds for a row and a weight where no row was measured
+_PAIR: Final = 6.0  # time of a pair in a pass, as a multiple of that in a step of a prompt
 _FLOAT: Final = 4  # bytes
 
 
@@ -51,8 +53,11 @@ class KeptPass:
 class ShardTuner:
     """A loaded shard as training passes need it. The weights are those of the model."""
 
-    def __init__(self, model: ShardModel, costs: StepCosts) -> None:
-        """Raises EngineError `no-backward` if the model has parts without a backward pass."""
+    def __init__(self, model: ShardModel, costs: StepCosts, *, measure: bool = False) -> None:
+        """`measure`: find out what products take on this machine.
+
+        Raises EngineError `no-backward` if the model has parts without a backward pass.
+        """
         arch, parts = model.arch, model.parts
         if arch.recurrent or any(kind.experts for kind in arch.kinds):
             raise no_backward(arch.family)
@@ -62,13 +67,17 @@ class ShardTuner:
         self.head = FrozenHead(model) if parts.head else None
         self._costs = costs
         warm_up()
+        with _computing():
+            self._rates = fitted(self.layers, model.device.name) if measure else None
 
     def pace(self) -> Pace:
-        """Return the predicted times of units, from the measured costs of a step."""
-        weights = sum(layer.weights for layer in self.layers)
-        weight_s = self._costs.row / weights if weights and self._costs.row else _WEIGHT_S
+        """Return the predicted times of units: measured ones, or from the costs of a step."""
+        if self._rates is None:
+            weights = sum(layer.weights for layer in self.layers)
+            row_s = self._costs.row / weights if weights and self._costs.row else _WEIGHT_S
+            self._rates = Rate(0.0, row_s), Rate(0.0, row_s)
         each = len(self.layers) * self.arch.kv_heads
-        return Pace(weight_s, self._costs.attended / each if each else 0.0)
+        return Pace(*self._rates, _PAIR * self._costs.attended / each if each else 0.0)
 
     def turns(self, length: int) -> list[Turn]:
         """Return the rotary embedding of each layer for the first positions of a sequence."""

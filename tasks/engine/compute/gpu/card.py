@@ -18,7 +18,7 @@ from ...families import Architecture
 from ...interface import EXACTNESS_BYTES, LoadShard, Parts, Span
 from ...kv.blocks import BLOCK, BlockPool, BlockTable
 from ...scheduler import StepCosts
-from ...shard import Piece
+from ...shard import Piece, Stop
 from ..device import ComputeDevice
 from ..layers import AttentionPart, DensePart
 from ..norms import Norm
@@ -126,7 +126,7 @@ class CardCompute(TorchCompute):
         rows = [each.source[each.first : each.first + each.count] for each in pieces]
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
-    def forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+    def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[torch.Tensor]:
         found: list[torch.Tensor | None] = [None] * len(pieces)
         kinds: dict[_Compute, list[int]] = {}
         for index, piece in enumerate(pieces):

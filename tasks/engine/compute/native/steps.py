@@ -2,13 +2,16 @@
 
 import ctypes
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import torch
 
 from ...clock import clock
+from ...defaults import COLD_BYTES
 from ...families import Architecture
 from ...kv.blocks import BLOCK
+from ...shard import StepStopped, Stop
 from ..attention import AttendingPiece
 from ..kv import KvMemory
 from ..layers import AttentionPart, DensePart
@@ -47,6 +50,7 @@ class NativeSteps:
         self._norms = [_norms(layer) for layer in layers]
         self._cosines = self._sines = torch.empty(0, 1)
         self._model: ModelShape | None = None
+        self._single: list[ModelShape] = []  # models of one layer each, with the same pointers
         self._memory: KvMemory | None = None
 
     def bind(self, memory: KvMemory) -> None:
@@ -64,11 +68,14 @@ class NativeSteps:
             pointers.values = memory.values[index].data_ptr()
             pointers.window = _attention(layer).window
         self._model, self._memory = model, memory
+        self._single = [_layer_of(model, index) for index in range(len(self._layers))]
 
-    def forward(self, x: torch.Tensor, pieces: Sequence[AttendingPiece]) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, pieces: Sequence[AttendingPiece], stop: Stop | None = None
+    ) -> torch.Tensor:
         """Compute all layers for the rows of pieces, and return the residual stream.
 
-        `x` may be overwritten.
+        `x` may be overwritten. Raises StepStopped if `stop` returns True between two layers.
         """
         assert self._model is not None
         end = max(piece.position + piece.count for piece in pieces)
@@ -79,27 +86,45 @@ class NativeSteps:
         x = x.contiguous()
         step.x = x.data_ptr()
         step.cosines, step.sines = self._cosines.data_ptr(), self._sines.data_ptr()
-        self._kernels.step(step)
+        if stop is None:
+            self._kernels.step(step)
+        else:
+            for each in self._single:
+                if stop():
+                    raise StepStopped
+                step.model = ctypes.pointer(each)
+                self._kernels.step(step)
         del held
         return x
 
     def attended_seconds(self, rows: int) -> float:
         """Return the measured seconds in which each of `rows` rows of one session attends to one
-        position in all layers."""
+        position in all layers.
+
+        A row of a text reads keys and values that no cache has, because those of many sessions are
+        read between two of its steps.
+        """
         arch, size = self._arch, 64 * BLOCK
-        keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=self._dtype)
-        model = shape_of(self._sizes, size, KINDS[self._dtype], arch.eps)
-        model.layer[0].keys = model.layer[0].values = keys.data_ptr()
-        step, held = pieces_of(model, [(range(64), rows, size - rows, rows == 1)])
+        each = 2 * arch.kv_heads * size * arch.head_dim * self._dtype.itemsize
+        places = 3 if rows > 1 else max(3, COLD_BYTES // each)
+        shape = 1 if rows > 1 else places
+        keys, values = torch.ones(
+            2, arch.kv_heads, shape * size, arch.head_dim, dtype=self._dtype
+        ).unbind()
+        model = shape_of(self._sizes, shape * size, KINDS[self._dtype], arch.eps)
+        model.layer[0].keys, model.layer[0].values = keys.data_ptr(), values.data_ptr()
         queries = torch.zeros(rows, arch.heads, arch.head_dim)
-        attending = Attending(ctypes.pointer(step), 0, queries.data_ptr(), queries.data_ptr())
         times = []
-        for _ in range(3):
+        for place in range(places):
+            blocks = range(64) if rows > 1 else range(64 * place, 64 * place + 64)
+            step, held = pieces_of(model, [(blocks, rows, size - rows, rows == 1)])
+            attending = Attending(ctypes.pointer(step), 0, queries.data_ptr(), queries.data_ptr())
             began = clock()
             self._kernels.attend(attending)
             times.append(clock() - began)
-        del held
-        return min(times) * len(self._layers) / (rows * size)
+            del held
+        took = min(times) if rows > 1 else median(times)
+        return took * len(self._layers) / (rows * size)
 
 
 def computes(arch: Architecture, layers: Sequence[Layer]) -> bool:
@@ -116,6 +141,13 @@ def computes(arch: Architecture, layers: Sequence[Layer]) -> bool:
     return all(
         isinstance(linear, NativeLinear) for layer in layers for linear in _products(layer).values()
     )
+
+
+def _layer_of(model: ModelShape, index: int) -> ModelShape:
+    """Return a model of one of the layers."""
+    sizes = [getattr(model, name) for name, *_ in ModelShape._fields_[1:-1]]
+    layer = ctypes.pointer(model.layer[index])
+    return ModelShape(1, *sizes, layer)
 
 
 def _attention(layer: Layer) -> AttentionPart:

@@ -1,0 +1,171 @@
+"""Answers to spans: what a step has computed, as frames for the daemon. No I/O."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import EngineError
+from ..grouping import Groups
+from ..interface import Span
+from ..session import Session, SpanInProgress
+from ..shard import Choice, Compute, Pick
+from ..wire import Buffer, Header
+
+Emit = Callable[[Header, Buffer], None]
+Done = list[tuple[Session, SpanInProgress, list[Any]]]
+"""The sessions of a step, with the outputs of their rows."""
+
+
+class Answers:
+    """Emits the answers to spans of all sessions of a worker."""
+
+    def __init__(
+        self,
+        emit: Emit,
+        emit_soon: Emit,
+        settle: Callable[[bool], None],
+        groups: Groups,
+        clock: Callable[[], float],
+    ) -> None:
+        """The first three arguments are those of `Core`. `groups` learn when spans end."""
+        self._emit, self._emit_soon, self._settle = emit, emit_soon, settle
+        self._groups, self._clock = groups, clock
+        self._urgent = False  # whether a frame of the step must be sent at its end
+
+    def settle(self) -> None:
+        """Send the frames of a step. All at once: the next stage then computes the rows of this
+        step in one step too."""
+        self._settle(self._urgent)
+        self._urgent = False
+
+    @staticmethod
+    def choose(model: Compute, done: list[tuple[Session, SpanInProgress, list[Any]]]) -> None:
+        """Choose the next token of each session whose span is complete and wants one, and for a
+        window those after each of its positions."""
+        wanting = []
+        for _, job, outputs in done:
+            if job.span.want == "token":
+                job.rows += outputs if job.decode else outputs[:0]
+                if job.done == job.count:
+                    job.rows = job.rows or outputs
+                    wanting.append(job)
+        picks = [
+            Pick(rows, job.span.sampling, position, job.span.top)
+            for job in wanting
+            for position, rows in enumerate(job.rows, job.position - len(job.drafts))
+        ]
+        chosen = iter(model.choose(picks) if picks else ())
+        for job in wanting:
+            job.chosen = [next(chosen) for _ in job.rows]
+            job.rows = []
+
+    def advance(
+        self, session: Session, job: SpanInProgress, model: Compute, outputs: list[Any]
+    ) -> None:
+        """Store or emit what a step has computed for a session."""
+        if job.span.want == "token":
+            if job.done == job.count:
+                self._tokens(session, job, model)
+            return
+        try:
+            for output in outputs:
+                self._collect(job, model, output)
+        except EngineError as error:
+            self.fail(session, job, error)
+            return
+        if job.done == job.count:
+            self._values(session, job, model)
+
+    @staticmethod
+    def _collect(job: SpanInProgress, model: Compute, output: Any) -> None:
+        """Store the output of a step, or add it to the sum. Raises EngineError `not-finite`."""
+        position = job.position - len(output)  # for the message of an error
+        if job.span.want == "pooled":
+            total = job.outputs[0] if job.outputs else None
+            job.outputs = [model.pooled(output, total, position)]
+        else:
+            job.outputs.append(model.values(output, job.span.want == "logits", position))
+
+    def _tokens(self, session: Session, job: SpanInProgress, model: Compute) -> None:
+        """Emit the chosen tokens up to the first one that differs from its draft. Then feed this
+        one back as the next input, unless the span ends with it."""
+        span, first = job.span, job.position - len(job.drafts)
+        position, token, stopped, final = first, 0, False, False
+        for position, choice in enumerate(job.chosen, first):
+            if isinstance(choice, EngineError):
+                self.fail(session, job, choice)
+                return
+            job.emitted += 1
+            token = choice.token
+            stopped = token in span.stop_ids
+            right = job.drafts[position - first : position - first + 1] == (token,)
+            final = stopped or (not right if span.draft else job.emitted == span.steps)
+            self._token(session, job, choice, position, final=final)
+            if final or not right:
+                break
+        session.table.truncate(position)  # what follows was computed from wrong drafts
+        session.sampled = None if stopped else (position, token)
+        if final:
+            self._finish(session, job)
+            return
+        job.drafts = self._guesses(session, job, position, token)
+        job.source = model.fed_back(token, *job.drafts)
+        job.start, job.count, job.done = position, 1 + len(job.drafts), 0
+
+    @staticmethod
+    def _guesses(
+        session: Session, job: SpanInProgress, position: int, token: int
+    ) -> tuple[int, ...]:
+        """Return the guesses for the positions after a token of a loop that are worth computing."""
+        return session.guessed(position, token)[: job.span.steps - job.emitted - 1]
+
+    def _token(
+        self, session: Session, job: SpanInProgress, choice: Choice, position: int, *, final: bool
+    ) -> None:
+        """Emit a chosen token."""
+        seconds, predicted = job.seconds, job.predicted
+        job.seconds = job.predicted = 0.0
+        header: Header = (
+            *("token", session.name, job.span.epoch, position, choice.token, choice.logprob),
+            *(final, seconds, predicted, *((choice.top,) if choice.top else ())),
+        )
+        job.answer.add(header)
+        if final:
+            self._emit_with_step(header, b"")
+        else:
+            # A client waits for the first token.
+            (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
+
+    def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
+        """Emit the span's outputs as one event and finish the span."""
+        span = job.span
+        seconds = job.seconds, job.predicted
+        header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
+        packed = session.packed and span.want == "hidden" and not model.parts.head
+        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
+        job.answer.add(header, payload)
+        self._emit_with_step(header, payload)
+        self._finish(session, job)
+
+    def _emit_with_step(self, header: Header, payload: Buffer) -> None:
+        """Emit a frame at the end of the step, with the other frames of the step."""
+        self._emit_soon(header, payload)
+        self._urgent = True
+
+    def _finish(self, session: Session, job: SpanInProgress) -> None:
+        """End the session's job and store its answer for repetitions, unless it is a window's."""
+        session.job = None
+        self._groups.left(session.share, self._clock())
+        if not job.span.draft:
+            session.keep(job.answer)
+
+    def fail(self, session: Session, job: SpanInProgress, error: EngineError) -> None:
+        """End the session's job with a failure and drop its positions."""
+        session.job = None
+        session.table.discard(job.span.start)
+        self.failed(session.name, job.span.epoch, error)
+
+    def failed(self, name: bytes, epoch: int, error: EngineError) -> None:
+        self._emit(("failed", name, epoch, error.code, error.message), b"")
+
+    def dropped(self, session: Session, span: Span) -> None:
+        self._emit(("dropped", session.name, span.epoch, span.start, span.count), b"")
