@@ -85,6 +85,14 @@ class Turn(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class Apart:
+    """Peers `without` which a request is to be computed, and those that were `used`."""
+
+    without: frozenset[PeerId] = frozenset()
+    used: set[PeerId] = field(default_factory=set)
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """A client's request, with either `prompt` or `messages`.
@@ -94,7 +102,7 @@ class GenerateRequest:
     `logprobs`, the events carry each token with its probability, and the `top` most likely tokens
     at its place. `user` is a name for the user of
     this node, or "": stages get a tag in its place, by which they share this node's part of their
-    time. `adapter` is the name or root of an adapter, or "".
+    time. `adapter` is the name or root of an adapter, or "". `apart` restricts the chains.
     """
 
     model: str
@@ -110,6 +118,7 @@ class GenerateRequest:
     top: int = 0
     user: str = ""
     adapter: str = ""
+    apart: Apart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,7 @@ class Summary:
 
     `ttft_s` is the time to the first token in seconds. `hop_ms` is the mean time per token and hop
     in milliseconds, without the time spent computing. `drafts` counts guesses of later tokens.
+    `logprobs` are those of the tokens.
     """
 
     reason: Reason
@@ -146,6 +156,7 @@ class Summary:
     hop_ms: float
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
     drafts: DraftCounts = field(default_factory=DraftCounts)
 
 
@@ -519,6 +530,7 @@ class Answer:
         self._text: list[str] = []
         self._tokens = TokenTexts() if request.logprobs else None
         self._times: list[float] = []
+        self._logprobs: list[float] = []
         self._computing = 0.0  # seconds that the stages computed after the first token
         self._between = 0.0  # seconds between the tokens of one chain and of the next
         self._moved = False
@@ -558,6 +570,7 @@ class Answer:
         for item in arrived:
             self._measure(item)
             self._ids.append(item.token.token)
+            self._logprobs.append(item.token.logprob)
             last = item.token.final
             if item.token.token in self._model.text.info.stop_ids:
                 self._reason, last = "stop", True
@@ -612,6 +625,7 @@ class Answer:
             hop_ms=1e3 * on_the_way / (further * self._hops) if further else 0.0,
             text="".join(self._text),
             token_ids=tuple(self._ids[self._prompt :]),
+            logprobs=tuple(self._logprobs),
         )
 
 

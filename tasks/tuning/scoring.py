@@ -14,25 +14,28 @@ import trio
 from ..engine.adapters import MODULES, AdapterTerms, module_shapes
 from ..engine.families import Architecture
 from ..errors import PromptTooLong, SessionError
-from ..inference.generation import Model
+from ..inference.generation import Apart, Model
 from .interface import NOT_COUNTED, AdapterTensors, Batch, TensorName, TuningChain
 
 TEXTS_AT_ONCE: Final = 3
 """Texts that are read at once. A stage allows one more tuning, for a fine-tuning."""
 
 UseModel = Callable[[str], AbstractAsyncContextManager[Model]]
-NewChain = Callable[[str, Architecture], TuningChain]
+NewChain = Callable[[str, Architecture, Apart | None], TuningChain]
 Encode = Callable[[Model, str], Awaitable[Sequence[int]]]
 
 
 class Scorer:
-    """Reads texts for one node. `new_chain` returns a chain for a model's root."""
+    """Reads texts for one node. `new_chain` returns a chain for a model's root, without some
+    peers."""
 
     def __init__(self, use: UseModel, encode: Encode, new_chain: NewChain) -> None:
         self._use, self._encode, self._new_chain = use, encode, new_chain
         self._places = trio.CapacityLimiter(TEXTS_AT_ONCE)
 
-    async def loss(self, name: str, given: str, text: str) -> tuple[float, int]:
+    async def loss(
+        self, name: str, given: str, text: str, apart: Apart | None = None
+    ) -> tuple[float, int]:
         """Return the loss of `text` behind `given`, a sum in nats, and the number of its tokens.
 
         The first token of all has no loss, because nothing predicts it. Raises PromptTooLong, and
@@ -47,7 +50,7 @@ class Scorer:
             if len(ids) - 1 > model.context:
                 raise PromptTooLong(len(ids) - 1, model.context)
             async with self._places:
-                chain = self._new_chain(model.root, model.arch)
+                chain = self._new_chain(model.root, model.arch, apart)
                 try:
                     return await chain.loss(batch, _nothing(model.root, model.arch))
                 finally:

@@ -60,7 +60,7 @@ class Node:
         self.open = self.most = self.closed = 0
         self.fails = False
         self.arch: Any = ARCH
-        self.scorer = Scorer(self._use, self._encode, lambda _root, _arch: Chain(self))
+        self.scorer = Scorer(self._use, self._encode, lambda _root, _arch, _apart: Chain(self))
 
     @asynccontextmanager
     async def _use(self, name: str) -> AsyncIterator[Model]:
