@@ -70,7 +70,6 @@ class KnownAnswer:
         self._ties = ties
         self._tied = 0
         self._logprobs: list[float] = []
-        self._ended = False  # the answer has ended by a stop id or a stop string
         self.over = not tokens
         """Whether no more is to be computed."""
 
@@ -89,26 +88,36 @@ class KnownAnswer:
 
     async def add(self, items: Sequence[Arrived | Pooled]) -> bool:
         """Compare the tokens that a chain has chosen. Return whether the chain is to be closed."""
+        right, tied = list[Arrived](), False
         for item in items:
-            if isinstance(item, Arrived) and await self._compare(item):
-                return True
-        return False
-
-    async def _compare(self, arrived: Arrived) -> bool:
-        token, said = arrived.token, self._tokens[self.made]
-        tied = token.token != said
-        if tied:
-            logprob = self._near(said, token)
-            if logprob is None or self._tied >= self._ties.most:
-                self.over = True
-                return True
-            self._tied += 1
-            last = self.made + 1 == len(self._tokens)
-            token = structs.replace(token, token=said, logprob=logprob, final=last)
-        self._logprobs.append(token.logprob)
-        self._ended = await self._answer.add([Arrived(token, arrived.at)])
-        self.over = self._ended or self.made == len(self._tokens)
+            if not isinstance(item, Arrived):
+                continue
+            at = self.made + len(right)
+            if at == len(self._tokens):
+                break
+            token, said = item.token, self._tokens[at]
+            if token.token != said:
+                tied, token = True, self._replaced(token, said, last=at + 1 == len(self._tokens))
+                if token is None:
+                    break
+            right.append(Arrived(token, item.at))
+            if tied:
+                break
+        # All at once, because each call detokenizes.
+        ended = bool(right) and await self._answer.add(right)
+        self._logprobs += [each.token.logprob for each in right]
+        wrong = tied and token is None
+        self.over = wrong or ended or self.made == len(self._tokens)
         return self.over or tied
+
+    def _replaced(self, chosen: SampledToken, said: int, *, last: bool) -> SampledToken | None:
+        """Return the answer's token in place of another one that the chain chose, or None if it is
+        wrong."""
+        logprob = self._near(said, chosen)
+        if logprob is None or self._tied >= self._ties.most:
+            return None
+        self._tied += 1
+        return structs.replace(chosen, token=said, logprob=logprob, final=last)
 
     def _near(self, said: int, chosen: SampledToken) -> float | None:
         """Return the log-probability of the answer's token if it is nearly as good as the one that
@@ -133,7 +142,7 @@ class KnownAnswer:
     def result(self, room: int) -> Recomputed:
         """Return the result. An answer that did not end may have `room` tokens, and must have as
         many."""
-        right, summary = self.made, self._answer.summary() if self._logprobs else None
+        right, summary = self.made, self._answer.summary() if self.made else None
         whole = right == len(self._tokens) > 0
         reason = "" if summary is None else summary.reason
         return Recomputed(

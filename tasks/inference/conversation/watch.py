@@ -91,11 +91,11 @@ class Watch:
 
     def pause(self) -> float:
         """Return for how many seconds to wait for messages before `look`."""
-        pace = self._run.pace
+        pace, now = self._run.pace, self._host.now()
         heard = max(pace.heard_at, self._since)
         again = max(WATCH_LOOK, pace.deadline / 2, (self._asked - heard) / 4)
-        self._look_at = max(heard + pace.deadline / 2, self._asked + again, self._host.now())
-        return self._look_at - self._host.now()
+        self._look_at = max(heard + pace.deadline / 2, self._asked + again, now)
+        return self._look_at - now
 
     async def look(self) -> None:
         """Find the stages at fault, and set the run's suspects. Ends early if a message arrives."""

@@ -1,7 +1,7 @@
 """Constants of this package, with their units."""
 
 # Rows that are recomputed.
-SHARE = 0.05  # of the rows of a claimant that is known
+SHARE = 0.02  # of the rows of a claimant that is known
 PROBATION_SHARE = 0.5  # of the rows of a claimant with fewer right rows than PROBATION
 PROBATION = 20  # rows that were right, until a claimant is known
 ROWS_OF_ONE = 8  # rows of one piece that are recomputed, at most

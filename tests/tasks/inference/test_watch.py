@@ -1,10 +1,14 @@
 """Tests of the choice of the stages that delay a chain."""
 
+from typing import cast
+
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.inference.conversation.watch import late_stages
+from shoal.tasks.inference.conversation.watch import Watch, late_stages
+from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.generation import GenerationRun
 from shoal.tasks.inference.routing import Hop
 from shoal.tasks.inference.session import StageState
+from shoal.transport.host.seam import Host
 from tests.tasks.fake_swarm import peer_of
 
 PEERS = tuple(peer_of(number) for number in (1, 2, 3))
@@ -26,6 +30,23 @@ def a_run(*, known: bool = True) -> GenerationRun:
 def late(run: GenerationRun, silence: float, *states: StageState | None) -> set[str]:
     found = {index: state for index, state in enumerate(states) if state is not None}
     return set(late_stages(run, found, silence))
+
+
+def test_the_wait_is_never_negative_while_the_clock_goes_on() -> None:
+    """A round may be due already. Then the next one begins at once."""
+
+    class Clock:
+        def __init__(self) -> None:
+            self.time = 0.0
+
+        def now(self) -> float:
+            self.time += 1e-6
+            return self.time
+
+    clock = Clock()
+    watch = Watch(cast(Host, clock), cast(Courier, None), a_run())
+    clock.time = 1000.0
+    assert watch.pause() == 0.0
 
 
 def test_a_stage_that_does_not_answer_is_late_at_the_deadline() -> None:
