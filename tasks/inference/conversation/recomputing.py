@@ -2,8 +2,9 @@
 
 The tokens of the answer are sent as drafts, so that a chain computes many positions in one pass. At
 each position the head chooses a token as it always does. The answer is right if that is the token
-of the answer. Chains round differently, so a token that is nearly as good counts as well. The chain
-is then opened again behind it, because it cannot go on with a token that it did not choose.
+of the answer. Chains round differently, so a token that is nearly as good counts as well. A
+new session then begins behind it, because a session cannot continue with a token that its head did
+not choose.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class Ties:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """What a chain says about an answer.
+    """Result of comparing an answer with the choices of a chain.
 
     `right` is the number of tokens before the first one that the chain would not choose, and
     `ties` of these are only nearly as good. `whole` says whether all are right and the answer ends
@@ -88,7 +89,7 @@ class KnownAnswer:
 
     async def add(self, items: Sequence[Arrived | Pooled]) -> bool:
         """Compare the tokens that a chain has chosen. Return whether the chain is to be closed."""
-        right, tied = list[Arrived](), False
+        right, tied, wrong = list[Arrived](), False, False
         for item in items:
             if not isinstance(item, Arrived):
                 continue
@@ -97,16 +98,17 @@ class KnownAnswer:
                 break
             token, said = item.token, self._tokens[at]
             if token.token != said:
-                tied, token = True, self._replaced(token, said, last=at + 1 == len(self._tokens))
-                if token is None:
+                replaced = self._replaced(token, said, last=at + 1 == len(self._tokens))
+                tied, wrong = True, replaced is None
+                if replaced is None:
                     break
+                token = replaced
             right.append(Arrived(token, item.at))
             if tied:
                 break
         # All at once, because each call detokenizes.
         ended = bool(right) and await self._answer.add(right)
         self._logprobs += [each.token.logprob for each in right]
-        wrong = tied and token is None
         self.over = wrong or ended or self.made == len(self._tokens)
         return self.over or tied
 

@@ -128,7 +128,7 @@ class Checks:
             agrees = await self._agrees(piece, row, output, apart)
             if agrees is False:
                 if _failed(output):
-                    return Verdict.WRONG  # the claimant may have tried in vain
+                    return Verdict.WRONG  # an engine of the claimant may have failed
                 verdict = await self._again(piece, row, output, apart)
                 if verdict is not Verdict.RIGHT:
                     if verdict is Verdict.LIE:

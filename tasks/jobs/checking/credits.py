@@ -1,8 +1,8 @@
 """Credits: what each user has given, as far as this node can rely on it. No I/O.
 
 The only source of credit is work that this node has checked itself. Members publish how much work
-they have checked of others. What a member vouches for is paid out of its own credit at this node,
-up to half of it. So credit is passed on and never made: identities that vouch for each other have
+they have checked of others. A receipt is paid out of the credit of its author at this node, up
+to half of it. So credit is passed on and never made: identities that vouch for each other have
 together what independent nodes have recomputed of them, however many they are.
 """
 

@@ -1,4 +1,4 @@
-"""What a node knows of claimants from the rows that it has checked, and what others publish.
+"""Figures on claimants, from the rows that a node has checked and from those of other nodes.
 
 The figures are facts in this node's `usage` feed, so they survive restarts and others can read
 them. Trust is earned slowly and lost at once: one lie makes all earlier work count for nothing.
@@ -42,8 +42,8 @@ class Trust:
     def share(self, claimant: PeerId) -> float:
         """Return the part of a claimant's rows that is to be recomputed.
 
-        It is large until enough rows were right, and everything if another member says that it
-        lied. What others say costs an honest claimant nothing but these checks.
+        The part is large until enough rows were right. All rows are recomputed if another member
+        says that the claimant lied. A false accusation has no other effect.
         """
         if any(work.wrong for _, work in self._state.views.usage.checks_of(claimant)):
             return 1.0
@@ -68,8 +68,7 @@ class Trust:
         return tuple(sorted(found[: defaults.LIARS_NAMED]))
 
     def right(self, claimant: PeerId, rows: int, seconds: float) -> None:
-        """Note that so many rows of a piece were recomputed and are right. The piece is work of so
-        many seconds."""
+        """Record that `rows` of a piece of `seconds` were recomputed and are right."""
         known = self._figures.get(claimant, CheckedWork())
         self._note(
             claimant,

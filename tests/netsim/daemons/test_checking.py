@@ -15,6 +15,7 @@ from shoal.tasks.jobs.checking import defaults
 from shoal.tasks.jobs.checking.fingerprint import pack_fingerprint, read_fingerprint
 from shoal.tasks.jobs.results import JobOutcome
 from shoal.tasks.jobs.runner import RowRunner
+from tests.tasks.fake_swarm import peer_of
 
 from .test_jobs import client, result, run, servers, submit
 
@@ -37,7 +38,7 @@ class Liar:
 
     def _run_with(self, honest: Callable[..., Any]) -> Callable[..., Any]:
         async def lying(job: Job, progress: Callable[[int], None]) -> JobOutcome:
-            outcome = await honest(job, progress)
+            outcome: JobOutcome = await honest(job, progress)
             rows = [json.loads(line) for line in outcome.text.splitlines()]
             lies = [{**self._lie(row, self), "line": row["line"]} for row in rows]
             self.earlier += rows
@@ -69,7 +70,7 @@ def replayed(row: Row, liar: Liar) -> Row:
 
 
 def other_text(row: Row, _liar: Liar) -> Row:
-    """Another text beside the right fingerprint."""
+    """Return another text with the right fingerprint."""
     return {**row, "text": row["text"][::-1]}
 
 
@@ -156,7 +157,7 @@ def test_results_from_before_the_lie_was_found_are_done_again(
 
 
 def test_an_error_that_others_do_not_find_is_not_believed(every_row: None) -> None:
-    """The piece is done elsewhere. The claimant is no liar, because it may have tried in vain."""
+    """The piece is done elsewhere. The claimant is no liar, because its engine may have failed."""
 
     async def body(world: World) -> None:
         asker, liar, _nodes = await swarm(world, broken)
@@ -193,3 +194,17 @@ def test_honest_workers_are_not_refused(every_row: None) -> None:
 def _facts(node: DaemonHandle) -> list[Any]:
     state = node.node.state
     return [state.get("jobs", key) for key in state.keys("jobs")]
+
+
+def test_checked_work_is_weight_in_the_queue_of_a_daemon() -> None:
+    async def body(world: World) -> None:
+        node = await world.host("a").start(engine=False)
+        await trio.sleep(1)
+        working, (giver, other) = node.node.working, (peer_of(1), peer_of(2))
+        assert working.worker.queue.share(giver, [other]) == 1 / 2
+        working.checks.trust.right(giver, 1, 3600.0)
+        assert working.worker.queue.share(giver, [other]) == 2 / 3
+        working.checks.trust.wrong(giver)
+        assert working.worker.queue.share(giver, [other]) == 1 / 2
+
+    run(body)

@@ -10,7 +10,7 @@ import pytest
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.engine.sampling import gumbel
 from shoal.tasks.inference.conversation.recomputing import KnownAnswer, Ties
-from shoal.tasks.inference.generation import Answer, Arrived
+from shoal.tasks.inference.generation import Answer, Arrived, Summary
 from shoal.tasks.inference.session import SampledToken
 
 PROMPT = [5, 6, 7]
@@ -27,6 +27,9 @@ class Heard:
     async def add(self, items: Sequence[Arrived]) -> bool:
         self.ids += [item.token.token for item in items]
         return False
+
+    def summary(self) -> Summary:
+        return Summary("length", 3, 1, 0.0, 0.0, 0.0, "a", (1,))
 
 
 def known(tokens: Sequence[int], how: Sampling = GREEDY, most: int = 1) -> KnownAnswer:
@@ -62,7 +65,7 @@ async def test_a_token_that_is_not_named_is_at_most_as_likely_as_the_last_one() 
 
 
 async def test_drawn_tokens_are_compared_with_their_noise() -> None:
-    """The same probabilities are a tie or none, by the noise of the two tokens."""
+    """The noise of two tokens decides whether they are a tie."""
     how = Sampling(temperature=1.0, seed=3)
     for position in range(3, 200):
         noise = gumbel(how.seed, position, np.array([9, 1], np.int64))
@@ -71,7 +74,7 @@ async def test_drawn_tokens_are_compared_with_their_noise() -> None:
             break
     for extra, right in ((0.05, True), (0.3, False)):
         answer = known([1, 2], how)
-        # The other token is as likely as makes its score worse by `extra`.
+        # The score of the other token is lower by `extra`.
         logprob = -1.0 + gap - extra
         top = sorted(((9, -1.0), (1, logprob)), key=lambda each: -each[1])
         assert await answer.add([chosen(9, position, *top)])
@@ -87,3 +90,10 @@ async def test_a_filter_is_not_evaded() -> None:
     answer = known([best, 2], how)
     assert await answer.add([chosen(70, 3, (70, -0.1), (best, -5.0))])
     assert answer.over and answer.made == 0 and math.isfinite(noise[best])
+
+
+async def test_a_cut_answer_is_not_whole() -> None:
+    """An answer that nothing has ended must have as many tokens as it may have."""
+    answer = known([1])
+    assert await answer.add([chosen(1, 3, (1, -0.1))])
+    assert answer.result(1).whole and not answer.result(2).whole

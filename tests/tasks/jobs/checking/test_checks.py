@@ -177,7 +177,8 @@ async def test_rows_are_chosen_by_this_nodes_entropy() -> None:
 
         class Lot:
             def entropy(self, size: int) -> bytes:
-                return (next(drawn) * 0x9E3779B97F4A7C15 % 2 ** (8 * size)).to_bytes(size)
+                drawn_bytes = (next(drawn) * 0x9E3779B97F4A7C15).to_bytes(32)
+                return drawn_bytes[-size:]
 
         for each in checks:
             each._host = cast(Host, Lot())

@@ -28,7 +28,7 @@ def test_receipts_move_credit_and_make_none(
 def test_two_identities_that_vouch_for_each_other_gain_nothing() -> None:
     alone = credits_of({C: 100.0}, {})
     assert credits_of({C: 100.0}, {A: {B: 1e9, A: 1e9}, B: {A: 1e9}}) == alone
-    # One of them was checked: together they have what was recomputed, and nothing more.
+    # If one of them was checked, both together have its credit.
     found = credits_of({A: 100.0}, {A: {B: 1e9}, B: {A: 1e9}})
     assert found[A] + found[B] == 100.0
 

@@ -13,6 +13,7 @@ from shoal.tasks.jobs.checking.fingerprint import (
     without_fingerprints,
 )
 from shoal.tasks.jobs.errors import BadOutcome
+from shoal.tasks.jobs.kinds.kind import Fields
 from shoal.tasks.jobs.kinds.rows import output_line
 
 TOKENS = st.lists(st.tuples(st.integers(0, 2**24 - 1), st.floats(-100.0, 0.0)), max_size=40)
@@ -47,7 +48,7 @@ def test_malformed_ones_are_refused(text: str) -> None:
 
 def test_the_author_gets_the_output_without_them() -> None:
     inside = ', "fingerprint": "AA=="}'
-    rows = [{"text": f"a{inside}\n", "tokens": 1}, {"embedding": [0.5]}]
+    rows: list[Fields] = [{"text": f"a{inside}\n", "tokens": 1}, {"embedding": [0.5]}]
     data = b"".join(output_line(1, {**row, FIELD: "AQgC"}) for row in rows)
     plain = without_fingerprints(data)
     assert plain == b"".join(output_line(1, row) for row in rows)
