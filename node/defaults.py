@@ -140,5 +140,6 @@ JOBS_AT_ONCE = 64  # most jobs in one request
 JOBS_SHOWN = 1_000  # most jobs in one reply
 JOBS_LOOK = 0.5  # longest time in seconds between two checks for results that a client waits for
 JOBS_COUNTED = 4  # jobs examined before other tasks run: 1.4 to 4 ms each at worst
+JOBS_PLACED = 100  # own jobs whose place among those of all users is computed for one list
 CLAIMS_SHOWN = 64  # most claims on one job in a reply
 USAGE_SHOWN = 1_000  # most rows of usage in one reply

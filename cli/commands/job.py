@@ -235,7 +235,8 @@ def list_(
     """List jobs and stored results, and count the jobs in each state.
 
     This node's own jobs come first, the newest at the top; then those of other nodes: open,
-    claimed, done. Needs a running daemon.
+    claimed, done. The place of a job of this node is that of its next piece among the pieces of all
+    users that wait. Needs a running daemon.
     """
     from ...node.control.messages.jobs import ListJobs
     from ..client import request
@@ -257,6 +258,8 @@ def list_(
     elif state is not None:
         click.echo(f"no job is {state}")
     click.echo(_totals(totals))
+    if any(item.place for item in answer.jobs):
+        click.echo(_share(answer))
     if answer.more:
         after = offset + len(answer.jobs)
         click.echo(f"and {answer.more} more: add `--offset {after}`, or `--limit N`")
@@ -439,6 +442,14 @@ def _totals(totals: Mapping[str, int]) -> str:
     return f"{render.count(sum(totals.values()), 'job')}: {parts}"
 
 
+def _share(page: "messages.JobsPage") -> str:
+    """Format this node's part of the time for jobs."""
+    if not page.users:
+        return "no other user has jobs now"
+    users = render.count(page.users, "other user")
+    return f"your jobs get {100 * page.share:.0f} % of the time for jobs beside {users}"
+
+
 def _row(item: "messages.JobView", own: str) -> list[str]:
     claimant = item.claimant
     by = "" if claimant is None else "this node" if claimant == own else _peer(claimant)
@@ -460,6 +471,8 @@ def _state(item: "messages.JobView") -> str:
         said += f" (attempt {item.attempt})"
     elif item.came:
         said += ", read" if item.read else ""
+    elif item.place:
+        said += f", place {item.place}"
     return said
 
 

@@ -55,6 +55,7 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
         ("serving", serving_line(answer.serving)),
         *speed_rows(answer.serving),
         *answers_rows(answer.answers),
+        *work_rows(answer.work),
         *(("chosen", render.sentence(why)) for why in [answer.serving.why] if why),
         *(("beside it", serving_line(beside)) for beside in answer.beside),
         *(("models", model_line(model)) for model in answer.models),
@@ -194,6 +195,34 @@ def answers_rows(known: "messages.AnswersView") -> list[tuple[str, str]]:
     if known.token_samples:
         line += f", of a further token {100 * known.token_error:.0f} % off"
     return [("answers", f"{line}, over {render.count(known.first_samples, 'answer')}")]
+
+
+def work_rows(work: "messages.WorkView") -> list[tuple[str, str]]:
+    """Describe the jobs and fine-tunings that run here, and those that were submitted here."""
+    safe, count = render.safe, render.count
+    rows = [
+        (
+            "doing",
+            f"job {safe(job.job[:8])} ({safe(job.kind, 32)}) of {render.short(job.author)}, "
+            f"{count(job.pieces, 'piece')}",
+        )
+        for job in work.doing
+    ]
+    if work.jobs:
+        rows.append(
+            ("jobs", f"{count(work.jobs, 'own job')}, {work.rows_done} of {work.rows} rows done")
+        )
+    rows += [
+        (
+            "tuning",
+            f"{render.name(each.name)}: {safe(each.state, 16)}, step {each.step} of {each.steps}",
+        )
+        for each in work.tunings
+    ]
+    if work.tuned_for:
+        fine_tunings = count(work.tuned_for, "fine-tuning")
+        rows.append(("tuning", f"the layers here are open for {fine_tunings}"))
+    return rows
 
 
 def shard_line(shard: "messages.ShardView") -> str:

@@ -18,6 +18,7 @@ from ..daemon.compute import ComputeParts
 from ..daemon.content import ContentParts
 from ..daemon.memory import memory_view
 from ..daemon.network import NetworkParts
+from ..daemon.tuning import TuningParts
 from ..errors import ControlError
 from . import links as linkviews
 from . import views
@@ -26,19 +27,26 @@ from .group import group_place, invited_role, may_invite
 from .messages import node
 from .server import Emit, Operation, operation
 from .sharing import offer_views, share_views
+from .work.standing import work_view
 
 
 class Operations:
     """Control socket operations on one node as a whole."""
 
     def __init__(
-        self, base: Base, network: NetworkParts, content: ContentParts, compute: ComputeParts
+        self,
+        base: Base,
+        network: NetworkParts,
+        content: ContentParts,
+        compute: ComputeParts,
+        tuning: TuningParts,
     ) -> None:
         self._base = base
         self._host = base.host
         self._network = network
         self._content = content
         self._compute = compute
+        self._tuning = tuning
 
     def table(self) -> Mapping[str, Operation]:
         return dict(
@@ -94,6 +102,13 @@ class Operations:
             audience=compute.sharing.audience,
             shared=offer_views(compute.sharing, own.peer),
             answers=views.answers_view(compute.gateway.errors),
+            work=await work_view(
+                own.peer,
+                network.state.views.jobs,
+                compute.working,
+                self._tuning,
+                compute.tuning_stage.tunings,
+            ),
         )
 
     async def peers(self, _ask: node.GetPeers, _emit: Emit) -> node.Peers:

@@ -135,7 +135,7 @@ class Node:
         live = LiveParts(host, base.library, network.membership, content.quota, network.shaper)
         removal = Removal(content, directory, compute.serving)
         return {
-            **Operations(base, network, content, compute).table(),
+            **Operations(base, network, content, compute, self.tuning).table(),
             **AnswerOperations(base, compute, self.answers).table(),
             **Lookups(dht, content.names, base.library.blobs, directory, endpoint).table(),
             **ModelOperations(host, content, directory, compute.sharing).table(),

@@ -10,6 +10,8 @@ from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
+from ...tasks.jobs.checking.checks import Checks
+from ...tasks.jobs.checking.trust import Trust
 from ...tasks.jobs.crew import IdleTime, WorkTerms
 from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
@@ -54,7 +56,8 @@ class Working:
         local, stage = JobNode(host, state, own, network.endpoint.guard), network.stage
         self.local = local
         self.desk = Desk(local, Results(host, self._folder.results), shelf)
-        self._accounting = Accounting(state, own, stage.meter, self._payer)
+        trust = Trust(host, state, own)
+        self._accounting = Accounting(state, own, stage.meter, self._payer, write_more=trust.write)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
         models = JobModels(
             network.directory.members,
@@ -63,6 +66,9 @@ class Working:
         )
         self.shop = Workshop(services, models, shelf, turn, network.directory.members)
         """What jobs of all kinds use on this node."""
+        self.checks = Checks(host, own, self.shop, KINDS, trust)
+        """Checks of the results of this node's jobs."""
+        self.desk = Desk(local, Results(host, self._folder.results), shelf, self.checks)
         self.keepers = Keepers(
             host,
             network.courier,
@@ -84,6 +90,7 @@ class Working:
             live=network.directory.members,
             health=partial(base.health.show, "jobs"),
             replicate=self.keepers.replicate,
+            weight=trust.weight,
         )
         self.moving.connect(
             lambda job: self.worker.crew.heirs(job.id, own),
@@ -139,11 +146,17 @@ class Working:
         with disk_errors(self._folder):
             await self.desk.results.open()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.desk.run)
+            nursery.start_soon(self._collect)
             nursery.start_soon(self._accounting.run)
             nursery.start_soon(self._tidy)
             nursery.start_soon(self.worker.run if self._does_jobs else self._withdraw)
             task_status.started()
+
+    async def _collect(self) -> None:
+        """Collect the results of this node's jobs, as soon as it is known which claimants lied."""
+        await self._state.shown.wait()
+        self.checks.trust.load()
+        await self.desk.run()
 
     async def _tidy(self) -> None:
         """Delete what is kept for authors that have had no jobs for a while."""

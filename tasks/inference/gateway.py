@@ -5,7 +5,7 @@ stage. The gateway sends the prompt to the first stage, and the stages then gene
 until the head or the gateway stops them. Spec: docs/spec/session.md.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -24,6 +24,7 @@ from .conversation.answer import Answer
 from .conversation.conversing import Conversation
 from .conversation.mending import Mending
 from .conversation.opening import Opening
+from .conversation.recomputing import TOP, KnownAnswer, Recomputed, Ties
 from .conversation.replacing import Replacing
 from .conversation.routes import Routes, Seek
 from .conversation.runs import OpenRuns
@@ -177,6 +178,34 @@ class Gateway:
         finally:
             await self._opening.leave(talk)
 
+    async def recompute(
+        self, request: GenerateRequest, tokens: Sequence[int], ties: Ties
+    ) -> Recomputed:
+        """Compute whether a chain would answer a request with these tokens.
+
+        Raises what `generate` raises.
+        """
+        request = replace(request, top=TOP)
+        async with self._models.use(request.model) as model:
+            ids = await self._encode(model, request)
+            room = _room(model, len(ids), request.max_tokens)
+            at_context = len(ids) + room == model.context
+            began = self._host.now()
+            answer = Answer(ids, model, request, _unheard, began, at_context=at_context)
+            await answer.prepare()
+            if not tokens or len(tokens) > room or max(tokens) >= model.vocabulary:
+                tokens = ()
+            known = KnownAnswer(answer, ids, tokens, request.sampling, ties)
+            talk = Talk(model, request, ids, len(tokens), known)
+            try:
+                while not known.over:
+                    await self._opening.start(talk)
+                    await self._conversation.hold(talk)
+                    await self._opening.leave(talk)
+            finally:
+                await self._opening.leave(talk)
+            return known.result(room)
+
     async def embed_one(self, request: GenerateRequest) -> tuple[Vector, int]:
         """Return the embedding of the prompt of a request, and its number of tokens.
 
@@ -218,6 +247,10 @@ class Gateway:
         if not ids:
             raise SessionError("bad-request", "the prompt is empty")
         return ids
+
+
+async def _unheard(_event: GatewayEvent) -> None:
+    pass
 
 
 def _room(model: Model, prompt: int, wanted: int | None) -> int:

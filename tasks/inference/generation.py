@@ -84,6 +84,14 @@ class Turn(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class Apart:
+    """Peers `without` which a request is to be computed, and those that were `used`."""
+
+    without: frozenset[PeerId] = frozenset()
+    used: set[PeerId] = field(default_factory=set)
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """A client's request, with either `prompt` or `messages`.
@@ -93,7 +101,7 @@ class GenerateRequest:
     `logprobs`, the events carry each token with its probability, and the `top` most likely tokens
     at its place. `user` is a name for the user of
     this node, or "": stages get a tag in its place, by which they share this node's part of their
-    time. `adapter` is the name or root of an adapter, or "".
+    time. `adapter` is the name or root of an adapter, or "". `apart` restricts the chains.
     """
 
     model: str
@@ -109,6 +117,7 @@ class GenerateRequest:
     top: int = 0
     user: str = ""
     adapter: str = ""
+    apart: Apart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,7 @@ class Summary:
 
     `ttft_s` is the time to the first token in seconds. `hop_ms` is the mean time per token and hop
     in milliseconds, without the time spent computing. `drafts` counts guesses of later tokens.
+    `logprobs` are those of the tokens.
     """
 
     reason: Reason
@@ -145,6 +155,7 @@ class Summary:
     hop_ms: float
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
     drafts: DraftCounts = field(default_factory=DraftCounts)
 
 

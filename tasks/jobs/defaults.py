@@ -70,6 +70,7 @@ RESULT_BYTES = 4 * 2**20  # the most bytes of one piece's output
 RESULTS = 16_384  # the most unread results of pieces on this disk
 RESULT_READ_KEPT = 86_400.0  # seconds for which a result is kept after it was read
 RESULT_KEPT = 30 * 86_400.0  # seconds for which an unread result is kept
+TAKEN_OUT = 512  # pieces that were removed and can be listed again if their claimant has lied
 SETTLE = 30.0  # seconds in which an earlier attempt's result may replace a result
 FETCH_PATIENCE = 30.0  # seconds without a byte of a blob until its fetch fails
 FETCH_TRIES = 3  # failed fetches of a result until its claimant is refused

@@ -5,7 +5,7 @@ then, a result of an earlier attempt may still arrive and replace the stored one
 docs/spec/jobs.md.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,8 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from . import defaults
+from .checking.checks import Checks, Verdict
+from .checking.fingerprint import without_fingerprints
 from .errors import BadOutcome, BadSpec, JobError
 from .kinds.rows import check_output, error_fields, lines_of, output_line
 from .results import JobOutcome, Results, StoredResult, failed, read_outcome
@@ -64,8 +66,13 @@ class JobNode:
 class Desk:
     """Submission of the owner's jobs, and collection of their results."""
 
-    def __init__(self, node: JobNode, results: Results, shelf: Shelves) -> None:
+    def __init__(
+        self, node: JobNode, results: Results, shelf: Shelves, checks: Checks | None = None
+    ) -> None:
+        """Create a desk. Without `checks`, results are believed."""
         self.results = results
+        self._checks = checks
+        self._taken_out: OrderedDict[str, dict[str, object]] = OrderedDict()  # the latest facts
         self._host, self._state, self._own = node.host, node.state, node.peer
         self._guard = node.guard
         self._shelf = shelf
@@ -326,6 +333,7 @@ class Desk:
         invalid."""
         nonce = self._nonce()
         first = job_id(self._own, nonce + bytes(2))
+        liars = () if self._checks is None else self._checks.trust.liars()
         for part, (spec, rows) in enumerate(new.pieces):
             packed, number = pack_spec(spec), nonce + part.to_bytes(2)
             read_spec(packed)
@@ -336,6 +344,7 @@ class Desk:
                     kind=new.kind,
                     spec=packed,
                     lease=lease,
+                    refused=liars,
                     of=first if part else "",
                     part=part,
                     parts=len(new.pieces),
@@ -390,6 +399,10 @@ class Desk:
         standing, now = self._of_own(job), self._host.now()
         if standing is None or standing.job is None or standing.claim is None:
             return
+        if self._is_liar(standing.claim.claimant) and self._later.get(job, now) <= now:
+            self._later[job] = now + defaults.COLLECT_PAUSE
+            self._add_refusal(standing.job, standing.claim.claimant)
+            return
         if standing.state is not Stand.DONE or self._later.get(job, now) > now:
             return
         if job in self._fetching or job in self._cancelled:
@@ -403,6 +416,10 @@ class Desk:
             )
             return
         if now >= self._settled.setdefault(job, now + defaults.SETTLE):
+            if self._checks is not None and (fact := self._state.get("jobs", job)) is not None:
+                self._taken_out[job] = dict(fact)
+                if len(self._taken_out) > defaults.TAKEN_OUT:
+                    self._taken_out.popitem(last=False)
             self._take_out(job)
 
     async def _collect(self, job: Job, claim: Claim) -> None:
@@ -433,7 +450,16 @@ class Desk:
         If the claimant is responsible, refuses it.
         """
         try:
-            return await self._outcome(job, claim)
+            outcome = await self._outcome(job, claim)
+            if self._checks is None:
+                return outcome
+            verdict = await self._checks.judge(job, claim, outcome)
+            if verdict in (Verdict.WRONG, Verdict.LIE):
+                if verdict is Verdict.LIE:
+                    await self._undo_results_of(claim.claimant)
+                return self._refuse(job, claim, "other nodes compute another result")
+            plain = without_fingerprints(outcome.text.encode())
+            return replace(outcome, text=plain.decode(), size=len(plain))
         except BadOutcome as error:
             return self._refuse(job, claim, error.message)
         except ModelError as error:
@@ -471,14 +497,43 @@ class Desk:
             return failed(
                 "no-result", f"{len(job.refused) + 1} nodes gave no result; the last error: {why}"
             )
-        fact: dict[str, object] = dict(self._state.get("jobs", job.id) or {})
-        fact["refused"] = sorted({*job.refused, claim.claimant})
-        try:
-            self._state.set("jobs", job.id, fact)
-        except FeedFull as full:
+        full = self._add_refusal(job, claim.claimant)
+        if full is not None:
             return failed("no-result", f"{why}; {full.message}")
         self._later[job.id] = self._host.now() + defaults.COLLECT_PAUSE
         return None
+
+    def _add_refusal(self, job: Job, claimant: PeerId) -> FeedFull | None:
+        """Publish that a claimant is refused. Returns the error if the feed is full."""
+        fact: dict[str, object] = dict(self._state.get("jobs", job.id) or {})
+        fact["refused"] = sorted({*job.refused, claimant})
+        try:
+            self._state.set("jobs", job.id, fact)
+        except FeedFull as full:
+            return full
+        return None
+
+    def _is_liar(self, claimant: PeerId) -> bool:
+        return self._checks is not None and self._checks.trust.is_liar(claimant)
+
+    async def _undo_results_of(self, liar: PeerId) -> None:
+        """Delete the results of a claimant that nobody has read, and have their pieces done again.
+
+        Jobs of which a piece was removed from the feed too long ago keep that piece's result.
+        """
+        for result in [each for each in self.results if each.claimant == liar and not each.read]:
+            standing, fact = self._of_own(result.job), self._taken_out.get(result.job)
+            with suppress(FeedFull, JobError):
+                if standing is not None and standing.job is not None:
+                    await self.results.drop(result.job)
+                    self._settled.pop(result.job, None)
+                    self._add_refusal(standing.job, liar)
+                elif fact is not None:
+                    refused = fact.get("refused")
+                    listed = refused if isinstance(refused, list) else []
+                    self._state.set("jobs", result.job, fact | {"refused": sorted({*listed, liar})})
+                    await self.results.drop(result.job)
+        self._wake()
 
     async def _result_of(self, job: Job, claim: Claim, outcome: JobOutcome) -> StoredResult:
         spec = None

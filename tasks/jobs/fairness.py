@@ -13,7 +13,7 @@ of later jobs grow.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
 
@@ -53,8 +53,7 @@ class FairQueue:
         `work` is that of the whole job, in any unit that is the same for all jobs. `deadline` is 0
         if there is none.
         """
-        known = self._users.get(user)
-        time = self._now if known is None else max(known.time, self._now)
+        known, time = self._users.get(user), self._time_of(user)
         tag = time + work if known is None else known.tags.get(job, time + work)
         return time, -priority, deadline or math.inf, tag
 
@@ -74,15 +73,32 @@ class FairQueue:
         known.time = self._now + max(work, defaults.LEAST_WORK) / self._weight_of(user)
         self._prune()
 
-    def share(self, user: PeerId, others: int) -> float:
-        """Return the part of the time that a user gets beside so many other users with jobs."""
+    def share(self, user: PeerId, others: Iterable[PeerId]) -> float:
+        """Return the part of the time that a user gets beside these other users with jobs."""
         weight = self._weight_of(user)
-        return weight / (weight + others)
+        return weight / (weight + sum(map(self._weight_of, others)))
+
+    def ahead(self, user: PeerId, mine: int, waiting: Mapping[PeerId, int]) -> int:
+        """Return how many pieces come before a piece that waits, as far as this node can tell.
+
+        `mine` of them are the user's own. `waiting` has the numbers of pieces of the other users,
+        each of which is assumed to take PIECE_TIME.
+        """
+        start = self._time_of(user) + mine * defaults.PIECE_TIME / self._weight_of(user)
+        found = mine
+        for other, pieces in waiting.items():
+            room = (start - self._time_of(other)) * self._weight_of(other) / defaults.PIECE_TIME
+            found += min(pieces, max(0, math.ceil(room)))
+        return found
 
     def gone(self, user: PeerId, job: str) -> None:
         """Forget a job that has ended."""
         if (known := self._users.get(user)) is not None:
             known.tags.pop(job, None)
+
+    def _time_of(self, user: PeerId) -> float:
+        known = self._users.get(user)
+        return self._now if known is None else max(known.time, self._now)
 
     def _weight_of(self, user: PeerId) -> float:
         return min(max(self._weight(user), 1.0), defaults.MOST_WEIGHT)

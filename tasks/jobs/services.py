@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from ..inference.conversation.recomputing import Recomputed, Ties
 from ..inference.gateway import Gateway
-from ..inference.generation import GatewayEvent, GenerateRequest, Summary
+from ..inference.generation import Apart, GatewayEvent, GenerateRequest, Summary
 from ..tuning.scoring import Scorer
 
 
@@ -24,5 +25,12 @@ class RowServices:
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]:
         return await self.gateway.embed_one(request)
 
-    async def loss(self, root: str, adapter: str, given: str, text: str) -> tuple[float, int]:
-        return await self.scorer.loss(root, given, text, adapter=adapter)
+    async def recompute(
+        self, request: GenerateRequest, tokens: Sequence[int], ties: Ties
+    ) -> Recomputed:
+        return await self.gateway.recompute(request, tokens, ties)
+
+    async def loss(
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+    ) -> tuple[float, int]:
+        return await self.scorer.loss(root, given, text, adapter=adapter, apart=apart)

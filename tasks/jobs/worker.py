@@ -162,6 +162,15 @@ class Worker:
         """Number of pieces of jobs in progress."""
         return len(self._work)
 
+    @property
+    def queue(self) -> FairQueue:
+        """The order of users and their jobs."""
+        return self._claimant.queue
+
+    def running(self) -> list[Job]:
+        """Return the pieces of jobs in progress, the oldest first."""
+        return [work.job for work in self._work.values()]
+
     async def run(self) -> None:
         """Do jobs until cancelled."""
         jobs, members = self._jobs.watch(), self._state.views.members.watch()

@@ -18,7 +18,7 @@ from ..engine.adapters import MODULES, AdapterTerms, module_shapes
 from ..engine.families import Architecture
 from ..engine.interface import Parts
 from ..errors import PromptTooLong, SessionError
-from ..inference.generation import Model
+from ..inference.generation import Apart, Model
 from .chain.parts import names_of, shape_of
 from .interface import NOT_COUNTED, AdapterTensors, Batch, TensorName, TuningChain
 
@@ -29,13 +29,13 @@ UseModel = Callable[[str], AbstractAsyncContextManager[Model]]
 ReadAdapter = Callable[[str, Model], Awaitable[tuple[AdapterTerms, NDArray[np.float32]]]]
 """Returns an adapter of a model by name or root: its terms, and the values of its tensors in the
 order of its file. Raises SessionError `no-adapter` or `bad-adapter`."""
-NewChain = Callable[[str, Architecture], TuningChain]
+NewChain = Callable[[str, Architecture, Apart | None], TuningChain]
 Encode = Callable[[Model, str], Awaitable[Sequence[int]]]
 
 
 class Scorer:
-    """Reads texts for one node. `new_chain` returns a chain for a model's root, and `read_adapter`
-    an adapter's terms and tensors."""
+    """Reads texts for one node. `new_chain` returns a chain for a model's root, without some peers,
+    and `read_adapter` an adapter's terms and tensors."""
 
     def __init__(
         self, use: UseModel, encode: Encode, new_chain: NewChain, read_adapter: ReadAdapter
@@ -45,7 +45,7 @@ class Scorer:
         self._places = trio.CapacityLimiter(TEXTS_AT_ONCE)
 
     async def loss(
-        self, name: str, given: str, text: str, *, adapter: str = ""
+        self, name: str, given: str, text: str, *, adapter: str = "", apart: Apart | None = None
     ) -> tuple[float, int]:
         """Return the loss of `text` behind `given`, a sum in nats, and the number of its tokens.
 
@@ -63,7 +63,7 @@ class Scorer:
                 raise PromptTooLong(len(ids) - 1, model.context)
             async with self._places:
                 tensors = await self._tensors(adapter, model)
-                chain = self._new_chain(model.root, model.arch)
+                chain = self._new_chain(model.root, model.arch, apart)
                 try:
                     return await chain.loss(batch, tensors)
                 finally:

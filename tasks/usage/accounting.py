@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from ...state.errors import FeedFull
 from ...state.service import State
-from ...state.views.usage import UsageCount, usage_fact, usage_key
+from ...state.views.usage import CHECKED, UsageCount, usage_fact, usage_key
 from ...transport.host.seam import sleep_in_step
 from ...transport.identity import PeerId
 from .. import defaults
@@ -45,12 +45,20 @@ class Accounting:
     """
 
     def __init__(
-        self, state: State, own: PeerId, meter: UsageMeter, payer: Payer = gateway_pays
+        self,
+        state: State,
+        own: PeerId,
+        meter: UsageMeter,
+        payer: Payer = gateway_pays,
+        *,
+        write_more: Callable[[], None] = lambda: None,
     ) -> None:
+        """`write_more` is called at each write."""
         self._state = state
         self._own = own
         self._meter = meter
         self._payer = payer
+        self._write_more = write_more
         self._counted: dict[User, UsageCount] = {}
         self._unknown: dict[Use, tuple[UsageCount, int]] = {}  # (count, lookups so far)
 
@@ -71,9 +79,12 @@ class Accounting:
         If `last`, there will be no more lookups, so the gateways of unknown jobs are charged now.
         """
         self._settle(patient=not last)
+        if self._state.shown.is_set():
+            self._write_more()
         if not self._counted or not self._state.shown.is_set():
             return
-        before = {key: self._count(key) for key in self._state.keys(KIND)}
+        keys = [key for key in self._state.keys(KIND) if not key.startswith(CHECKED)]
+        before = {key: self._count(key) for key in keys}
         sums = merged(self._own, before, self._counted)
         try:
             for key in sorted(before.keys() - sums.keys()):

@@ -74,7 +74,8 @@ class JobView:
     are in seconds since 1970, and None if unknown. `read` says whether the result was read.
     `tokens` and `reason` are None unless the result is stored on this node. `rows_done` and
     `rows_failed` count the rows whose output is on this node. `deadline` is in seconds since 1970,
-    or None.
+    or None. `place` is the place of the job's next piece among the pieces of all users that wait,
+    from 1 on, or None if this node did not submit it or no piece waits.
     """
 
     job: str
@@ -97,6 +98,7 @@ class JobView:
     pieces: int = 1
     priority: int = JOB_PRIORITY
     deadline: float | None = None
+    place: IfKnown[int] = None
     tokens: IfKnown[int] = None
     reason: IfKnown[str] = None
 
@@ -108,7 +110,8 @@ class JobsPage:
     `more` is the number of jobs after this page, and `totals` counts the jobs in each state. `own`
     is this node's peer id. `at` is the id of the job that this node is working on, or None.
     `does_jobs` says whether this node works on jobs of other nodes, and `kept` whether it stores
-    those jobs.
+    those jobs. `share` is the part of the nodes' time that this node's jobs get beside those of
+    `users` other users with jobs now.
     """
 
     jobs: tuple[JobView, ...]
@@ -118,6 +121,8 @@ class JobsPage:
     at: str | None = None
     does_jobs: bool
     kept: bool = True
+    share: float = 1.0
+    users: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,6 +282,44 @@ class ConditionView:
     hint: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class DoneHere:
+    """A job of which this node does pieces now."""
+
+    job: str
+    kind: str
+    author: str
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningHere:
+    """A fine-tuning of this node that is not over. `state` is `queued`, `running` or `waiting`."""
+
+    id: str
+    name: str
+    state: str
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkView:
+    """Work at a node that goes on without its client.
+
+    `doing` are the jobs of which it does pieces now. `jobs` of its own are not done; they have
+    `rows`, of which `rows_done` have a result here. `tunings` are its own fine-tunings, and
+    `tuned_for` is the number of fine-tunings that use its layers.
+    """
+
+    doing: tuple[DoneHere, ...]
+    jobs: int
+    rows: int
+    rows_done: int
+    tunings: tuple[TuningHere, ...]
+    tuned_for: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """State of a node, as `shoal status` shows it. `peers` is the number of other live members.
@@ -316,6 +354,7 @@ class Status:
     audience: str = ""
     shared: tuple[OfferView, ...] = ()
     answers: AnswersView = AnswersView(0.0, 0, 0.0, 0)
+    work: WorkView = WorkView(doing=(), jobs=0, rows=0, rows_done=0, tunings=(), tuned_for=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from .. import views
 from ..messages import jobs as messages
 from ..messages.encoding import extended
 from ..server import Emit, Operation, operation
+from .standing import places
 from .submission import Submission
 
 _Row = tuple[UsageCount, PeerId, PeerId, str]
@@ -114,14 +115,19 @@ class JobOperations:
             if number % defaults.JOBS_COUNTED == 0:
                 await trio.lowlevel.checkpoint()
         of_state = totals[state] if state else totals.total()
+        jobs, queue = self._state.views.jobs, self._working.worker.queue
+        found_places = await places(self._own, jobs, queue, self._desk.made)
+        others = jobs.waiting.keys() - {self._own}
         return messages.JobsPage(
-            jobs=tuple(shown),
+            jobs=tuple(replace(view, place=found_places.get(view.job)) for view in shown),
             more=max(0, of_state - ask.offset - len(shown)),
             totals={name: totals[name] for name in _STATES},
             own=self._own,
             at=self._working.worker.at,
             does_jobs=self._working.does_jobs,
             kept=self._state.interest(("jobs", 0)),
+            share=queue.share(self._own, others),
+            users=len(others),
         )
 
     async def _order(self, *, mine: bool) -> Iterator[str]:

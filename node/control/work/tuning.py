@@ -154,7 +154,8 @@ def _wishes(ask: messages.BeginTuning) -> Wishes:
     )
 
 
-def _state(tuning: Tuning) -> str:
+def tuning_state(tuning: Tuning) -> str:
+    """Return the state of a fine-tuning in a word."""
     if not tuning.is_active:
         return tuning.plan.state
     if tuning.queued:
@@ -171,7 +172,7 @@ def tuning_view(tuning: Tuning, trainer: str | None = None) -> messages.TuningVi
         model=plan.model,
         root=plan.settings.root,
         name=plan.name,
-        state=_state(tuning),
+        state=tuning_state(tuning),
         step=progress.step,
         steps=plan.settings.steps,
         loss=progress.loss,

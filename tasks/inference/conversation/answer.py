@@ -62,6 +62,7 @@ class Answer:
         self._text: list[str] = []
         self._tokens = TokenTexts() if request.logprobs else None
         self._times: list[float] = []
+        self._logprobs: list[float] = []
         self._computing = 0.0  # seconds that the stages computed after the first token
         self._between = 0.0  # seconds between the tokens of one chain and of the next
         self._moved = False
@@ -101,6 +102,7 @@ class Answer:
         for item in arrived:
             self._measure(item)
             self._ids.append(item.token.token)
+            self._logprobs.append(item.token.logprob)
             last = item.token.final
             if item.token.token in self._model.text.info.stop_ids:
                 self._reason, last = "stop", True
@@ -155,4 +157,5 @@ class Answer:
             hop_ms=1e3 * on_the_way / (further * self._hops) if further else 0.0,
             text="".join(self._text),
             token_ids=tuple(self._ids[self._prompt :]),
+            logprobs=tuple(self._logprobs),
         )

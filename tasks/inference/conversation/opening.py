@@ -44,6 +44,8 @@ class Opening:
             self._choice.leave(talk.place)
         if talk.run is not None:
             await talk.answer.begin(talk.run.route)
+            if talk.request.apart is not None:
+                talk.request.apart.used.update(talk.run.peers)
 
     async def _open_soon(self, talk: Talk, awaited: Collection[PeerId]) -> None:
         """Open a chain unless one is already open, as `start`."""

@@ -13,6 +13,7 @@ from ..generation import GenerateRequest, GenerationRun, Model, RunTerms
 from ..line import Place
 from ..surviving.recovery import Crashes
 from .answer import Answer
+from .recomputing import KnownAnswer
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class Talk:
     request: GenerateRequest
     ids: list[int]
     new: int  # most tokens that all chains of the request together may generate
-    answer: Answer | PooledAnswer
+    answer: Answer | PooledAnswer | KnownAnswer
     run: GenerationRun | None = None  # the open chain
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
@@ -38,6 +39,8 @@ class Talk:
     said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
 
     def __post_init__(self) -> None:
+        if self.request.apart is not None:
+            self.lost.update(self.request.apart.without)
         self.place = Place(self.model.root)
 
     @property

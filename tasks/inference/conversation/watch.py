@@ -98,7 +98,7 @@ class Watch:
 
     def pause(self) -> float:
         """Return for how many seconds to wait for messages before `look`."""
-        pace = self._run.pace
+        pace, now = self._run.pace, self._host.now()
         heard = max(pace.heard_at, self._since)
         again = max(WATCH_LOOK, pace.deadline / 2, (self._asked - heard) / 4)
         look_at, due = max(heard + pace.deadline / 2, self._asked + again), heard + pace.deadline
@@ -106,8 +106,8 @@ class Watch:
             look_at = due + WATCH_DUE
         if pace.crawls:  # in the middle of a gap, when the stage at fault has something to compute
             look_at = min(look_at, max(heard + pace.gap / 2, self._asked + self._crawl_look))
-        self._look_at = max(look_at, self._host.now())
-        return self._look_at - self._host.now()
+        self._look_at = max(look_at, now)
+        return self._look_at - now
 
     async def look(self) -> None:
         """Find the stages at fault, and set the run's suspects. Ends early if a message arrives."""

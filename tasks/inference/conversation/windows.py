@@ -3,10 +3,15 @@
 from contextlib import suppress
 
 from ....transport.errors import LinkClosed
+from ...drafting.controller import Controller
+from ...drafting.defaults import AHEAD, WINDOW
+from ...drafting.drafter import Accuracy
 from ...drafting.sessions import Drafting
+from ...drafting.speculation import Speculation
 from ..courier import Courier
 from ..generation import GenerationRun
 from ..session import SampledToken, SpanMessage, pack_tokens
+from .recomputing import KnownAnswer
 from .talk import Talk
 
 
@@ -21,8 +26,11 @@ class Windows:
         """Begin to draft what a chain will say, if all of its stages compute windows.
 
         The sessions of jobs have no drafts: many of them fill each step, in which the rows of
-        wrong guesses take as long as other sessions' rows.
+        wrong guesses take as long as other sessions' rows. Known answers are drafts.
         """
+        if isinstance(talk.answer, KnownAnswer):
+            await self._begin_known(talk.answer, run)
+            return
         drafts = run.can_draft and self._drafting.on and not run.terms.job
         if not drafts or run.terms.pooled or run.new < 2:
             return
@@ -30,6 +38,16 @@ class Windows:
             *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
             talk.drafts,
         )
+        await run.speculation.read(run.ids[: run.prompt])
+        self._send(run)
+
+    async def _begin_known(self, answer: KnownAnswer, run: GenerationRun) -> None:
+        if not run.can_draft or run.new < 2:
+            return
+        stages, limit = len(run.route), run.prompt + run.new
+        controller = Controller(stages, fixed=(WINDOW, AHEAD // WINDOW))
+        drafter = answer.drafter()
+        run.speculation = Speculation(drafter, Accuracy(), controller, stages, limit)
         await run.speculation.read(run.ids[: run.prompt])
         self._send(run)
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, isclose, isfinite, nan
 from typing import Annotated, Final
 
 from msgspec import Meta
 
 from ....transport.message import Message
 from .. import defaults
+from ..checking import defaults as checking
 from ..spec import JobSpec
 from .kind import MODEL_STAGE, Fields, RowSize, RowTerms, Stage, impossible_rows
-from .rows import read_row
+from .rows import read_output, read_row
 
 _MOST: Final = 700.0  # nats a token; beyond, a perplexity has no number
 
@@ -44,6 +45,17 @@ class EvaluateRow(Message, frozen=True):
             raise ValueError("expected a `prompt` before the choices")
 
 
+class _Output(Message, frozen=True):
+    """The output of a row."""
+
+    tokens: int
+    loss: float = nan
+    losses: Annotated[tuple[float, ...], Meta(max_length=defaults.ROW_CHOICES)] = ()
+    choice: int | None = None
+    right: bool | None = None
+    perplexity: float | None = None
+
+
 _FORMS = {
     "text": "a text",
     "prompt": "a text",
@@ -70,17 +82,31 @@ class Evaluate:
         return row.text or row.prompt
 
     async def do(self, row: EvaluateRow, terms: RowTerms) -> Fields:
+        return _output(row, await self._losses(row, terms))
+
+    async def agrees(self, row: EvaluateRow, output: bytes, terms: RowTerms) -> bool:
+        said, found = read_output(_Output, output), await self._losses(row, terms)
+        losses = (said.loss,) if row.choices is None else said.losses
+        tokens = sum(count for _, count in found)
+        if said.tokens != tokens or len(losses) != len(found) or not all(map(isfinite, losses)):
+            return False
+        pairs = list(zip(losses, found, strict=True))
+        if any(abs(one - loss) > _slack(count) for one, (loss, count) in pairs):
+            return False
+        # The rest must follow from the losses.
+        own = _output(row, [(one, count) for one, (_, count) in pairs])
+        given, due = said.perplexity, own.get("perplexity")
+        if isinstance(given, float) and isinstance(due, float):
+            due = given if isclose(given, due, rel_tol=1e-6) else due
+        return (own.get("choice"), own.get("right"), due) == (said.choice, said.right, given)
+
+    async def _losses(self, row: EvaluateRow, terms: RowTerms) -> list[tuple[float, int]]:
         found, which = [], (terms.spec.root, terms.spec.adapter)
         for text in row.choices or (row.text or "",):
             await terms.turn.come()
             with impossible_rows():
-                found.append(await terms.services.loss(*which, row.prompt, text))
-        losses, tokens = [loss for loss, _ in found], sum(count for _, count in found)
-        if row.choices is None:
-            return {"loss": losses[0], "tokens": tokens, "perplexity": _perplexity(*found[0])}
-        chosen = losses.index(min(losses))
-        right = chosen == row.answer
-        return {"choice": chosen, "right": right, "losses": losses, "tokens": tokens}
+                found.append(await terms.services.loss(*which, row.prompt, text, terms.apart))
+        return found
 
     def sum_up(self, outputs: Sequence[Fields]) -> Fields:
         texts = [(each["loss"], each["tokens"]) for each in outputs if "loss" in each]
@@ -93,6 +119,21 @@ class Evaluate:
         if asked:
             found |= {"questions": len(asked), "accuracy": sum(map(bool, asked)) / len(asked)}
         return found
+
+
+def _output(row: EvaluateRow, found: Sequence[tuple[float, int]]) -> Fields:
+    """Return the output of a row from the losses of its texts and their numbers of tokens."""
+    losses, tokens = [loss for loss, _ in found], sum(count for _, count in found)
+    if row.choices is None:
+        return {"loss": losses[0], "tokens": tokens, "perplexity": _perplexity(*found[0])}
+    chosen = losses.index(min(losses))
+    right = chosen == row.answer
+    return {"choice": chosen, "right": right, "losses": losses, "tokens": tokens}
+
+
+def _slack(tokens: int) -> float:
+    """Return by how much a loss may differ, in nats."""
+    return max(checking.LOSS_LEAST, checking.LOSS_NATS * tokens)
 
 
 def _perplexity(loss: float, tokens: int) -> float | None:

@@ -7,12 +7,15 @@ from typing import Annotated
 from msgspec import Meta
 
 from ....transport.message import Message
+from ...inference.conversation.recomputing import Ties
 from ...inference.generation import GatewayEvent, GenerateRequest
 from ...text.process import ChatTurn
 from .. import defaults
+from ..checking import defaults as checking
+from ..checking.fingerprint import FIELD, pack_fingerprint, read_fingerprint
 from ..spec import JobSpec
 from .kind import MODEL_STAGE, BadRow, Fields, RowSize, RowTerms, Stage, impossible_rows, tokens_of
-from .rows import read_row
+from .rows import read_output, read_row
 
 
 class _Said(Message, frozen=True):
@@ -39,6 +42,15 @@ class GenerateRow(Message, frozen=True):
             raise ValueError("it has neither `prompt` nor `messages`")
         if self.prompt is not None and self.messages is not None:
             raise ValueError("it has both `prompt` and `messages`; one is expected")
+
+
+class _Output(Message, frozen=True):
+    """The output of a row."""
+
+    text: str
+    tokens: int
+    reason: Annotated[str, Meta(max_length=16)]
+    fingerprint: str = ""
 
 
 _FORMS = {
@@ -71,7 +83,29 @@ class Generate:
         request = self._request(row, terms)
         with impossible_rows():
             done = await terms.services.generate(request, _ignore)
-        return {"text": done.text, "tokens": done.tokens, "reason": done.reason}
+        fingerprint = pack_fingerprint(done.token_ids, done.logprobs)
+        return {
+            "text": done.text,
+            "tokens": done.tokens,
+            "reason": done.reason,
+            FIELD: fingerprint,
+        }
+
+    async def agrees(self, row: GenerateRow, output: bytes, terms: RowTerms) -> bool:
+        said = read_output(_Output, output)
+        request = self._request(row, terms)
+        known = read_fingerprint(said.fingerprint, request.max_tokens or 0)
+        most = max(checking.TIES_LEAST, int(checking.TIES_SHARE * len(known.tokens)))
+        with impossible_rows():
+            found = await terms.services.recompute(
+                request, known.tokens, Ties(checking.TIE_NATS, most)
+            )
+        return (
+            found.whole
+            and (found.text, found.reason) == (said.text, said.reason)
+            and said.tokens == len(known.tokens)
+            and known.distance(found.logprobs) <= checking.MARK_NATS
+        )
 
     def _request(self, row: GenerateRow, terms: RowTerms) -> GenerateRequest:
         options, said = terms.spec.options, row.messages
@@ -89,6 +123,7 @@ class Generate:
             job=terms.job,
             turn=terms.turn,
             adapter=terms.spec.adapter,
+            apart=terms.apart,
         )
 
     def sum_up(self, outputs: Sequence[Fields]) -> Fields:

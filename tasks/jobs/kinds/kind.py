@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from ...errors import SessionError, TextError
-from ...inference.generation import GatewayEvent, GenerateRequest, Summary, Turn
+from ...inference.conversation.recomputing import Recomputed, Ties
+from ...inference.generation import Apart, GatewayEvent, GenerateRequest, Summary, Turn
 from ..errors import JobError
 from ..spec import JobSpec
 
@@ -57,19 +58,27 @@ class Services(Protocol):
         self, request: GenerateRequest, emit: Callable[[GatewayEvent], Awaitable[None]]
     ) -> Summary: ...
 
+    async def recompute(
+        self, request: GenerateRequest, tokens: Sequence[int], ties: Ties
+    ) -> Recomputed: ...
+
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]: ...
 
-    async def loss(self, root: str, adapter: str, given: str, text: str) -> tuple[float, int]: ...
+    async def loss(
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+    ) -> tuple[float, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowTerms:
-    """The circumstances in which a row is done: its job, and when the job may compute."""
+    """The circumstances in which a row is done: its job, and when the job may compute. A row that
+    is checked is computed `apart` from the node that did it."""
 
     job: str
     spec: JobSpec
     turn: Turn
     services: Services
+    apart: Apart | None = None
 
 
 class Kind(Protocol, Generic[T]):
@@ -102,6 +111,14 @@ class Kind(Protocol, Generic[T]):
 
         Raises BadRow if the row cannot be done anywhere, and ShoalError if a later try or another
         node might succeed.
+        """
+        ...
+
+    async def agrees(self, row: T, output: bytes, terms: RowTerms) -> bool:
+        """Return whether a row has this output, which another node has computed: its line, without
+        an error.
+
+        Raises the errors of `do`, and BadOutcome if the output is malformed.
         """
         ...
 

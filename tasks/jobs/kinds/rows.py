@@ -95,6 +95,14 @@ def error_fields(code: str, message: str) -> Fields:
     return {"error": code, "message": message[: defaults.ROW_MESSAGE]}
 
 
+def read_output(kind: type[M], line: bytes) -> M:
+    """Decode a line of output that another node made. Raises BadOutcome if it is malformed."""
+    try:
+        return read_json(kind, line, limit=defaults.RESULT_BYTES)
+    except Undecodable as error:
+        raise BadOutcome(f"the output of a job is malformed: {error}") from None
+
+
 class OutputHead(Message, frozen=True):
     """The fields that the output of every row has. `error` is a code if the row failed."""
 
@@ -122,10 +130,7 @@ def check_some_output(data: bytes, rows: int, first: int, last: int) -> list[Out
     for line in lines_of(data):
         if len(heads) == rows:
             raise BadOutcome(f"the output of a job has more than {rows} lines")
-        try:
-            head = read_json(OutputHead, line.data, limit=defaults.RESULT_BYTES)
-        except Undecodable as error:
-            raise BadOutcome(f"the output of a job is malformed: {error}") from None
+        head = read_output(OutputHead, line.data)
         if not before < head.line <= last:
             raise BadOutcome(f"the output of a job names line {head.line} out of order")
         before = head.line

@@ -7,6 +7,7 @@ from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...engine.families import Architecture
 from ...inference.courier import Courier
+from ...inference.generation import Apart
 from ...inference.routing import Hop, Preference, find_route
 from ..stage.stage import TuningStage
 from .network import NetworkChain
@@ -25,23 +26,43 @@ class TuningChains:
         self._directory = directory
         self._calls = StageCalls(courier, stage)
 
-    def chain(self, root: str, arch: Architecture) -> NetworkChain:
+    def chain(self, root: str, arch: Architecture, apart: Apart | None = None) -> NetworkChain:
         """Return a new chain for a model. It opens its stages at its first call."""
-        return NetworkChain(self._host, self._calls, self, root, arch)
+        routes = self if apart is None else _Others(self, apart)
+        return NetworkChain(self._host, self._calls, routes, root, arch)
 
-    async def find(self, root: str, layers: int, avoid: Collection[PeerId]) -> Sequence[Hop]:
-        """Return a chain that covers a model, if possible without the peers in `avoid`.
+    async def find(
+        self,
+        root: str,
+        layers: int,
+        avoid: Collection[PeerId],
+        without: Collection[PeerId] = (),
+    ) -> Sequence[Hop]:
+        """Return a chain that covers a model, if possible without the peers in `avoid`, and never
+        with those in `without`.
 
         Raises NoRoute.
         """
         members = {
             peer: record
             for peer, record in self._directory.members().items()
-            if not self._courier.is_quiet(peer)
+            if not self._courier.is_quiet(peer) and peer not in without
         }
         own, name = self._courier.peer, self._host.entropy(16)
         prefer = Preference(own, name, frozenset(avoid))
         found = find_route(members, root, layers, 0, prefer)
         for hop in found:
             await self._courier.meet(hop.peer)
+        return found
+
+
+class _Others:
+    """Chains without some peers."""
+
+    def __init__(self, chains: TuningChains, apart: Apart) -> None:
+        self._chains, self._apart = chains, apart
+
+    async def find(self, root: str, layers: int, avoid: Collection[PeerId]) -> Sequence[Hop]:
+        found = await self._chains.find(root, layers, avoid, self._apart.without)
+        self._apart.used.update(hop.peer for hop in found)
         return found

@@ -15,7 +15,7 @@ from shoal.cli.commands.status import (
     swarm_line,
 )
 from shoal.cli.main import invoke
-from shoal.node.control.messages.encoding import decode
+from shoal.node.control.messages.encoding import Json, decode
 from shoal.node.control.messages.node import DiskView, LinkView, PeerView, Relaying, Status
 
 from ..conftest import LINK, PEER, STATUS
@@ -185,3 +185,23 @@ def test_peers_and_links_fit_80_columns_with_short_ids(
     assert max(map(len, text.splitlines())) <= 80
     assert text.count("the end") == 3
     assert ids[0] not in text and text.count("12D3KooWaaaaaa") >= 5
+
+
+def test_work_without_its_client_is_shown() -> None:
+    work: Json = {
+        "doing": [{"job": "ab" * 32, "kind": "embed\x1b[2J", "author": "p" * 52, "pieces": 3}],
+        "jobs": 2,
+        "rows": 1000,
+        "rows_done": 120,
+        "tunings": [{"id": "x", "name": "poems", "state": "running", "step": 3, "steps": 100}],
+        "tuned_for": 1,
+    }
+    rows = status_rows(decode(Status, {**STATUS, "work": work}))
+    said = [value for name, value in rows if name in ("doing", "jobs", "tuning")]
+    assert said[0].startswith("job abababab (embed") and said[0].endswith(", 3 pieces")
+    assert "\x1b" not in said[0]
+    assert said[1:] == [
+        "2 own jobs, 120 of 1000 rows done",
+        "poems: running, step 3 of 100",
+        "the layers here are open for 1 fine-tuning",
+    ]

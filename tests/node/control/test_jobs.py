@@ -50,6 +50,7 @@ async def test_job_from_submission_to_result(world: World) -> None:
     found = await asker.ask("job_result", job=two, until_done=True)
     assert found["state"] == "done" and found["tokens"] == 8 and found["text"]
     await asker.ask("job_result", job=one, until_done=True)
+    assert (await asker.ask("status"))["work"]["jobs"] == 0
     for node in (asker, server):
         listed = await node.ask("job_list", state="done")
         assert {item["job"] for item in listed["jobs"]} == {one, two}
@@ -205,6 +206,11 @@ async def test_own_jobs_are_listed_newest_first_with_totals_and_pages(world: Wor
     assert [item["job"] for item in listed["jobs"]] == [*reversed(submitted), job.id]
     assert listed["totals"] == {"open": 13, "claimed": 0, "done": 0, "failed": 0}
     assert listed["jobs"][0]["made"] and listed["jobs"][-1]["made"] is None
+    places = [item["place"] for item in listed["jobs"][:-1]]
+    assert places[-1] == 1 and places == sorted(places, reverse=True)  # the oldest comes first
+    assert places[0] == 13  # the stranger's job comes before this node's second one
+    assert "place" not in listed["jobs"][-1]
+    assert (listed["share"], listed["users"]) == (0.5, 1)
     page = await node.ask("job_list", mine=True, limit=5, offset=4)
     assert [item["job"] for item in page["jobs"]] == list(reversed(submitted))[4:9]
     assert page["more"] == 3
@@ -212,6 +218,24 @@ async def test_own_jobs_are_listed_newest_first_with_totals_and_pages(world: Wor
     taken = await node.ask("job_cancel", all=True)
     assert set(taken["jobs"]) == set(submitted) and taken["results"] == 0
     assert (await node.ask("job_list", mine=True))["jobs"] == []
+
+
+async def test_status_shows_jobs_that_run_here_and_those_submitted_from_here(
+    world: World,
+) -> None:
+    server, asker = await pair(world)
+    answer = await asker.ask("job_submit", model="tiny", prompts=["One"], max_tokens=400)
+    (job,) = answer["jobs"]
+    await server.until(lambda status: status["work"]["doing"])
+    here = (await server.ask("status"))["work"]
+    mine = {"job": job, "kind": "generate", "author": asker.peer, "pieces": 1}
+    assert here["doing"] == [mine] and here["jobs"] == 0
+    there = (await asker.ask("status"))["work"]
+    assert (there["jobs"], there["rows"], there["rows_done"], there["doing"]) == (1, 1, 0, [])
+    await asker.ask("job_result", job=job, until_done=True)
+    await trio.sleep(1)
+    assert (await server.ask("status"))["work"]["doing"] == []
+    assert (await asker.ask("status"))["work"]["jobs"] == 0
 
 
 async def test_results_of_many_jobs_come_as_events(world: World) -> None:

@@ -34,6 +34,23 @@ def late(run: GenerationRun, silence: float, *states: StageState | None) -> set[
     return set(late_stages(run, found, silence))
 
 
+def test_the_wait_is_never_negative_while_the_clock_goes_on() -> None:
+    """A round may be due already. Then the next one begins at once."""
+
+    class Clock:
+        def __init__(self) -> None:
+            self.time = 0.0
+
+        def now(self) -> float:
+            self.time += 1e-6
+            return self.time
+
+    clock = Clock()
+    watch = Watch(cast(Host, clock), cast(Courier, None), a_run())
+    clock.time = 1000.0
+    assert watch.pause() == 0.0
+
+
 def test_a_stage_that_does_not_answer_is_late_at_the_deadline() -> None:
     assert late(a_run(), 0.9, REST, None, REST) == set()
     assert late(a_run(), 1.0, REST, None, REST) == {PEERS[1]}

@@ -14,6 +14,7 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.service import State
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
 from shoal.state.views.members import Members
+from shoal.state.views.usage import Usage
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.spec import BlobPart
 from shoal.transport.identity import Identity, PeerId
@@ -41,7 +42,7 @@ class FakeHost:
 
 class FakeState:
     def __init__(self, nursery: trio.Nursery, own: PeerId = ME) -> None:
-        self.views = SimpleNamespace(jobs=Jobs(), members=Members())
+        self.views = SimpleNamespace(jobs=Jobs(), members=Members(), usage=Usage())
         self.replication = SimpleNamespace(exchange=SimpleNamespace(peers=()))
         self.shown = trio.Event()
         self.shown.set()
@@ -79,7 +80,8 @@ class FakeState:
 
     def hear(self, peer: PeerId, kind: str, key: str, value: Mapping[str, Any] | None) -> None:
         """Put a fact into the views."""
-        view = self.views.members if kind == "member" else self.views.jobs
+        views = {"member": self.views.members, "usage": self.views.usage}
+        view = views.get(kind, self.views.jobs)
         view.changed(FeedName(peer, kind, 0), key, value)
 
     def submit(self, number: int, author: PeerId = AUTHOR, **fields: Any) -> str:

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from shoal.tasks.errors import PromptTooLong
-from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest, Summary
+from shoal.tasks.inference.conversation.recomputing import Recomputed, Ties
+from shoal.tasks.inference.generation import Apart, GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.jobs.kinds.evaluate import Evaluate, EvaluateRow
 from shoal.tasks.jobs.kinds.kind import BadRow, Fields, RowTerms
 from shoal.tasks.jobs.spec import JobSpec
@@ -31,7 +32,14 @@ class Services:
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]:
         raise NotImplementedError
 
-    async def loss(self, root: str, adapter: str, given: str, text: str) -> tuple[float, int]:
+    async def recompute(
+        self, request: GenerateRequest, tokens: Sequence[int], ties: Ties
+    ) -> Recomputed:
+        raise NotImplementedError
+
+    async def loss(
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+    ) -> tuple[float, int]:
         await trio.lowlevel.checkpoint()
         self.asked.append((root + adapter, given, text))
         if len(text) > 50:

@@ -145,8 +145,26 @@ def test_a_user_that_has_given_gets_more() -> None:
         server.submit(user, f"of {user}", 300, 1.0)
     turns = [server.step()[0] for _ in range(300)]
     assert weights[USERS[1]] == 2.0 and 98 <= turns.count(USERS[0]) <= 102
-    assert server.queue.share(USERS[1], 1) == 2 / 3
+    assert server.queue.share(USERS[1], USERS[:1]) == 2 / 3
     assert weight_of(1e12) > weight_of(36_000.0) > weight_of(3600.0)
+
+
+def test_the_place_of_a_piece_is_that_in_which_it_is_served() -> None:
+    """Users of different weights, in all orders: the piece is begun when its place says."""
+    weights = {USERS[0]: 1.0, USERS[1]: 2.0, USERS[2]: 4.0}
+    piece = defaults.PIECE_TIME
+    for user in USERS[:3]:
+        for mine in (0, 1, 3, 7):
+            server = Server(FairQueue(lambda user: weights.get(user, 1.0)))
+            for each in USERS[:3]:
+                server.submit(each, f"of {each}", 10, piece)
+            waiting = {each: 10 for each in USERS[:3] if each != user}
+            expected, seen, turns = server.queue.ahead(user, mine, waiting), 0, 0
+            while seen <= mine:
+                seen += server.step()[0] == user
+                turns += 1
+            assert abs(expected - (turns - 1)) <= len(waiting), (user, mine)
+            assert server.queue.ahead(user, mine, {USERS[3]: 0}) == mine
 
 
 def test_no_weight_is_without_bounds() -> None:

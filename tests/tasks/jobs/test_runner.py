@@ -15,8 +15,10 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id, new_claim
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
-from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest, Summary
+from shoal.tasks.inference.conversation.recomputing import Recomputed, Ties
+from shoal.tasks.inference.generation import Apart, GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.checking.fingerprint import read_fingerprint
 from shoal.tasks.jobs.claimant import Claimant
 from shoal.tasks.jobs.crew import IdleTime, WorkerRing
 from shoal.tasks.jobs.errors import BadOutcome
@@ -51,14 +53,21 @@ class Gateway:
         self.requests.append(request)
         await self._compute(request.prompt or "")
         said = (request.prompt or "").upper()
-        return Summary("stop", 3, 2, 0.1, 10.0, 0.0, said, (1, 2))
+        return Summary("stop", 3, 2, 0.1, 10.0, 0.0, said, (1, 2), (-0.5, -0.1))
 
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]:
         self.requests.append(request)
         await self._compute(request.prompt or "")
         return (0.5, 0.1, float(len(request.prompt or ""))), 3
 
-    async def loss(self, root: str, adapter: str, given: str, text: str) -> tuple[float, int]:
+    async def recompute(
+        self, request: GenerateRequest, tokens: Sequence[int], ties: Ties
+    ) -> Recomputed:
+        raise NotImplementedError
+
+    async def loss(
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+    ) -> tuple[float, int]:
         await trio.lowlevel.checkpoint()
         assert root == ROOT
         return 2.0 * len(text), len(text)
@@ -125,6 +134,8 @@ async def test_a_prompt_is_answered_as_it_asks(autojump_clock: object) -> None:
     how = RowOptions(raw=True, max_tokens=9, stop=("x",), sampling=Sampling(1.0))
     outcome = await node.run(job(JobSpec(ROOT, row_of("generate", "hello"), options=how)))
     (row,) = rows_of(outcome)
+    known = read_fingerprint(row.pop("fingerprint"), 4096)
+    assert (known.tokens, known.marks) == ((1, 2), (8, 2))
     assert row == {"line": 1, "text": "HELLO", "tokens": 2, "reason": "stop"}
     assert (outcome.tokens, outcome.reason, node.steps) == (2, "stop", [1])
     (asked,) = node.gateway.requests
