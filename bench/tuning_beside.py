@@ -88,7 +88,7 @@ async def real(loads: tuple[float, ...], seconds: float, turns: int) -> list[dic
             idle, alone, both = Figures(), Figures(), Figures()
             for _ in range(turns):
                 long = max(seconds, LEAST / rate)
-                idle.add(await cotuning.real(worker, SHAPE, 0.0, seconds / 2, tuning))
+                idle.add(await cotuning.real(worker, SHAPE, 0.0, 2 * seconds, tuning))
                 alone.add(await cotuning.real(worker, SHAPE, rate, long, None))
                 both.add(await cotuning.real(worker, SHAPE, rate, long, tuning))
             found.append(figures("real", load, idle, alone, both))
