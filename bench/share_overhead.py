@@ -15,12 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from api_overhead import Times
 from worlds import llama
 from yardstick import Yardstick
 
@@ -38,22 +38,6 @@ TOKENS = 64
 START_SECONDS = 60.0
 
 T = TypeVar("T")
-
-
-@dataclass
-class Times:
-    """When the client had the pieces of one answer, in seconds since it asked."""
-
-    began: float = field(default_factory=time.perf_counter)
-    first: float = 0.0
-    last: float = 0.0
-    text: str = ""
-
-    def note(self, text: str) -> None:
-        """Note that a piece of the text has arrived."""
-        self.last = time.perf_counter() - self.began
-        self.first = self.first or self.last
-        self.text += text
 
 
 class Side:

@@ -125,7 +125,7 @@ def key_named(name: str) -> Key:
     nearest name."""
     key = KEYS.get(name)
     if key is None:
-        near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)
         hint = f"did you mean `{near[0]}`?" if near else "`shoal config show` lists the settings"
         raise BadSetting(f"there is no setting `{name}`", hint=hint)
     return key

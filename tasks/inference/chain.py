@@ -289,7 +289,7 @@ class Chains:
         names: bytes,
         timeout: float,
     ) -> Mapping[str, object]:
-        """Call a method as `_ask` does, as long as the peer answers questions meanwhile."""
+        """Call a method for `_ask`, and give up if the peer falls silent before it replies."""
         if peer == self._courier.peer:  # it can answer questions
             return (await self._courier.call(peer, method, header, names, timeout=timeout)).header
         failure: CallRefused | LinkClosed = LinkClosed("unreachable", f"{peer} does not answer")

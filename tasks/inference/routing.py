@@ -150,9 +150,14 @@ def no_route(members: Members, root: str, layers: int, tokens: int, answer: int)
     holes = holes_of(members, root, layers)
     if not holes:
         return _too_small(largest_room(members, root, layers), tokens - answer, answer)
+    start = "start a node for them: `shoal node --model NAME`, with `--memory SIZE` to offer more"
+    comes = any(
+        record.aim_at(root) and all(shard.root != root for shard in record.shards)
+        for record in members.values()
+    )
     return NoRoute(
         missing_sentence(members, root, layers, holes),
-        hint="start a node for them: `shoal node --model NAME`, with `--memory SIZE` to offer more",
+        hint=f"a node will soon serve some: try again in a moment, or {start}" if comes else start,
     )
 
 

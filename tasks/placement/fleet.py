@@ -185,7 +185,7 @@ class Costs:
         return max(self._least, min(BATCHES[-1], most // self._positions))
 
     def served(self, number: int, span: Span) -> tuple[int, tuple[int, ...]]:
-        """Return `room` and `stage` of a machine with these layers."""
+        """Return (`room`, `stage`) of a machine with these layers, computed once."""
         key = number, span
         if key not in self._served:
             self._served[key] = self.room(number, span), self.stage(number, span)

@@ -135,7 +135,9 @@ def _offer(record: MemberRecord, root: str) -> str:
     for shard in record.shards:
         what = "layers" if shard.root == root else "another model's layers"
         return f"{offer} and serves {what} {shard.start}:{shard.stop}"
-    return f"{offer} and serves nothing yet"
+    if (aim := record.aim_at(root)) is None:
+        return f"{offer} and serves nothing yet"
+    return f"{offer} and will serve " + (f"layers {aim.start}:{aim.stop}" if aim.stop else "some")
 
 
 def _size(count: int) -> str:

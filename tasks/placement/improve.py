@@ -133,9 +133,9 @@ def addition(terms: PlanTerms, places: Sequence[Place], own: Place) -> Span | No
 def better_move(terms: PlanTerms, places: Sequence[Place]) -> BetterMove | None:
     """Return the next move of one node that makes a served model faster, or None if none pays.
 
-    Either this move alone pays, or it begins a way of several moves that pays in the end. No move
-    makes the model slower, and no node moves without which no chain is left. While a node claims
-    layers, none moves.
+    Either this move alone pays, or it is the first of several moves that pay together. A move never
+    makes the model slower, and never leaves the model without a chain. While a node claims layers,
+    none moves.
     """
     if any(place.rank is Rank.CLAIMS for place in places):
         return None

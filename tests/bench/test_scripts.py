@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = records.scripts()
 QUICK = (
     "browser_channel",
+    "engine_scheduler",
+    "engine_tiny",
+    "lane",
     "netsim_light",
     "netsim_packets",
     "netsim_population",
@@ -21,6 +24,7 @@ QUICK = (
     "placement",
     "placement_holes",
     "relay_circuit",
+    "routing",
     "state_disk",
     "state_kill",
     "state_views",

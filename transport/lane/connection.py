@@ -190,8 +190,8 @@ class LaneConnection:
         return 0
 
     def probe(self, now: float) -> int:
-        """Return the mark of a ping that must be sent behind bulk to measure the queue, or 0 if
-        none is due."""
+        """Return the mark that the next ping must have, or 0 if no ping is due. The ping is sent
+        behind bulk, to measure how long its queue is."""
         if self.yielding is None or self.bulk_bytes < PROBED_BYTES:
             return 0
         if self._probes and now < self._probed + self.yielding.sample_s:

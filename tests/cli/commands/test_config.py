@@ -49,6 +49,7 @@ def test_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["set", "memory", "4"], "`4` has no unit", "`--memory 4GiB`"),
         (["set", "memroy", "4GiB"], "there is no setting `memroy`", "did you mean `memory`?"),
         (["unset", "memroy"], "there is no setting `memroy`", "did you mean `memory`?"),
+        (["unset", "nothing"], "there is no setting `nothing`", "`shoal config show` lists"),
         (["show", "x"], "there is no setting `x`", "`shoal config show` lists"),
         (["set", "lan", "\x1b[2J"], "printable characters", "hint: "),
     ],

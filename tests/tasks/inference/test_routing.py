@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
+from shoal.state.membership.record import Aim, Capacity, MemberRecord, Rank, ShardRecord
 from shoal.tasks.defaults import MAX_STAGES
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoRoute
@@ -188,6 +189,13 @@ def test_the_error_says_what_is_missing() -> None:
         peers(swarm(a=(0, 4), b=(8, 12)))
     assert caught.value.code == "no-route"
     assert "layers 4:8 of model abababababababab (12 layers)" in caught.value.message
+    assert caught.value.hint and caught.value.hint.startswith("start a node")
+    members = swarm(a=(0, 4), b=(8, 12)) | {PeerId("c"): member("c")}
+    for aims, soon in (((), False), ((Aim(ROOT, 4, 8, Rank.CLAIMS),), True)):
+        members[PeerId("c")] = replace(members[PeerId("c")], aims=aims)
+        with pytest.raises(NoRoute) as caught:
+            peers(members)
+        assert caught.value.hint and ("try again in a moment" in caught.value.hint) is soon
     with pytest.raises(NoRoute):
         peers({})
 

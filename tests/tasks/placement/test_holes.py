@@ -1,12 +1,20 @@
 """Tests of replica counts and of the sentences about missing layers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
+from shoal.state.membership.record import (
+    Aim,
+    Capacity,
+    MemberRecord,
+    ModelName,
+    Rank,
+    ShardRecord,
+)
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.placement.holes import Hole, holes_of, missing_sentence, replicas, split_layers
 from shoal.transport.identity import PeerId
@@ -76,6 +84,11 @@ def test_the_sentence_names_layers_memory_and_nodes() -> None:
         "they take about 8.0 GiB of memory; a offers 1.0 GiB and serves layers 0:4, "
         "c offers 1 MiB and serves nothing yet, b has no engine"
     )
+    seeks, loads = Aim(ROOT, 0, 0, Rank.SEEKS), Aim(ROOT, 4, 12, Rank.CLAIMS)
+    soon = swarm(*(replace(member(each.rank.name), aims=(each,)) for each in (seeks, loads)))
+    sentence = missing_sentence(soon, ROOT, LAYERS, holes)
+    assert "CLAIMS offers 1.0 GiB and will serve layers 4:12, SEEKS offers 1.0 GiB and" in sentence
+    assert sentence.endswith("and will serve some")
     many = swarm(*(member(str(number)) for number in range(20)))
     assert "12 more nodes are known" in missing_sentence(many, ROOT, LAYERS, holes)
     assert "no node is known" in missing_sentence({}, ROOT, LAYERS, holes)
