@@ -152,7 +152,7 @@ OWN = {
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},
-    "node/daemon/jobs.py": {"self.desk.run", "self._accounting.run", "self._tidy", ""},
+    "node/daemon/jobs.py": {"self._collect", "self._accounting.run", "self._tidy", ""},
 }  # fmt: skip
 
 

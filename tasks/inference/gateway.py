@@ -186,7 +186,7 @@ class Gateway:
         Raises what `generate` raises.
         """
         request = replace(request, top=TOP)
-        async with self._models.use(request.model) as model:
+        async with self._use(request.model, request.adapter) as model:
             ids = await self._encode(model, request)
             room = _room(model, len(ids), request.max_tokens)
             at_context = len(ids) + room == model.context
