@@ -35,7 +35,7 @@ from worlds.traces import find_traces
 from shoal.state.membership.record import DeviceSpeed
 from shoal.tasks.costs.rates import PROCESSOR, DeviceRates, Efficiency, device_rates
 from shoal.tasks.costs.steps import calibrated
-from shoal.tasks.costs.work import ModelWork, Rows, ShardWork
+from shoal.tasks.costs.work import EqualRows, ModelWork, ShardWork
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import EngineEvent, FailedEvent, Parts, Span, TokenEvent
 from shoal.tasks.engine.process import EngineProcess
@@ -88,7 +88,7 @@ def _products(row: dict[str, str]) -> Iterator[Measured]:
         size = 2 * inputs * outputs
         work = ShardWork("bfloat16", 1, size, size, 0, 0.0, (), 0, 0, 0, 0)
         if seconds:
-            yield Measured(work, (Rows(tokens, 0),), 0, seconds)
+            yield Measured(work, (EqualRows(tokens, 0),), 0, seconds)
 
 
 def gpus(folder: Path, stride: int) -> dict[str, object]:
@@ -179,7 +179,7 @@ def _cpu_seconds(engine: EngineProcess) -> float:
     return time.clock_gettime(~engine.pid << 3 | 2)
 
 
-Case = tuple[Rows, ...]
+Case = tuple[EqualRows, ...]
 
 
 async def engine_steps(
@@ -198,13 +198,13 @@ async def engine_steps(
             for position in POSITIONS:
                 for rows in PROMPTS:
                     taken = await sessions[0].alone(position, rows)
-                    seconds[(Rows(rows, position),)].append(taken[0])
+                    seconds[(EqualRows(rows, position),)].append(taken[0])
                 taken = await sessions[0].alone(position, 1, 6)
-                seconds[(Rows(1, position + 3),)].append(min(taken[1:]))
+                seconds[(EqualRows(1, position + 3),)].append(min(taken[1:]))
             await sessions[0].span(0, 200)
             for count in BATCHES:
                 together = await _together(engine.engine, sessions[:count])
-                seconds[(Rows(1, 205, count),)].append(together)
+                seconds[(EqualRows(1, 205, count),)].append(together)
         for session in sessions:
             await session.close()
         costs = engine.loaded.costs

@@ -48,7 +48,7 @@ from shoal.state.feeds.entry import (
 )
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.feeds.scan import DocumentFacts, write_update
-from shoal.state.feeds.store import Drop, FeedCut, Forget, Put, Store, Work
+from shoal.state.feeds.store import DeleteFeeds, Drop, FeedCut, Put, Store, Work
 from shoal.state.replication.replica import Replica
 from shoal.state.views.views import Views
 from shoal.transport.host.allocator import give_back, keep_freed_memory
@@ -180,13 +180,13 @@ class StoreArchive:
         return self.store.proof(name)
 
     async def cut(self, name: FeedName, head: Head | None) -> None:
-        self._commit(Forget((name,)) if head is None else FeedCut(name, head))
+        self._commit(DeleteFeeds((name,)) if head is None else FeedCut(name, head))
 
     async def drop(self, authors: Collection[PeerId]) -> None:
         self._commit(Drop(tuple(authors)))
 
     async def forget(self, names: Sequence[FeedName]) -> None:
-        self._commit(Forget(tuple(names)))
+        self._commit(DeleteFeeds(tuple(names)))
 
 
 def resident() -> float:

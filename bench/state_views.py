@@ -42,7 +42,7 @@ from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
 from shoal.state.views.usage import UsageCount, usage_fact, usage_key
-from shoal.state.views.view import Watch
+from shoal.state.views.view import ViewWatch
 from shoal.state.views.views import Views
 from shoal.transport.identity import Identity, PeerId, peer_id_of
 
@@ -170,7 +170,7 @@ async def on_the_loop(node: Node, count: int, stick: Yardstick) -> list[float]:
     """Return the elapsed ms until a task for each view has been shown a change of all."""
     views, taken, shown = node.views, [], set[int]()
 
-    async def follow(watch: Watch[Any, Any]) -> None:
+    async def follow(watch: ViewWatch[Any, Any]) -> None:
         async for _ in watch:
             shown.add(id(watch))
 

@@ -36,9 +36,9 @@ from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.tuning.trainer import defaults, optimiser
 from shoal.tasks.tuning.trainer.folder import write_peft
-from shoal.tasks.tuning.trainer.order import Order
-from shoal.tasks.tuning.trainer.plan import Plan, PlanFile
-from shoal.tasks.tuning.trainer.rows import Rows
+from shoal.tasks.tuning.trainer.order import RowSchedule
+from shoal.tasks.tuning.trainer.plan import PlanFile, TuningPlan
+from shoal.tasks.tuning.trainer.rows import RowFile
 from shoal.transport.host.real import RealHost
 from tests.cli.daemons import Daemon, daemons
 
@@ -100,7 +100,7 @@ def theirs(python: str, tuning: Path, folder: Path) -> dict[str, Any]:
     files = RealHost().files
     plan = PlanFile(files, tuning).read()
     assert plan is not None
-    settings, rows = plan.settings, Rows(files, tuning / "rows", plan.data)
+    settings, rows = plan.settings, RowFile(files, tuning / "rows", plan.data)
     model = embedded_folder()
     shapes = module_shapes(architecture(json.loads((model / "config.json").read_text())))
     begun = optimiser.begin(settings, shapes)
@@ -116,10 +116,10 @@ def theirs(python: str, tuning: Path, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _batches(folder: Path, plan: Plan, rows: Rows) -> int:
+def _batches(folder: Path, plan: TuningPlan, rows: RowFile) -> int:
     """Write the batches of all steps and of the held-out rows. Return how many the latter are."""
     settings, found = plan.settings, dict[str, Any]()
-    order = Order(rows.lengths, settings.batch, settings.seed, settings.held_out)
+    order = RowSchedule(rows.lengths, settings.batch, settings.seed, settings.held_out)
     for step in range(settings.steps):
         batch = rows.batch(order.rows(step))
         found[f"tokens{step}"], found[f"targets{step}"] = batch.tokens, batch.targets

@@ -39,7 +39,7 @@ from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.tuning.interface import NOT_COUNTED, AdapterTensors, Batch
 from shoal.tasks.tuning.trainer import defaults, optimiser
 from shoal.tasks.tuning.trainer.folder import write_peft
-from shoal.tasks.tuning.trainer.order import Order
+from shoal.tasks.tuning.trainer.order import RowSchedule
 from shoal.tasks.tuning.trainer.rows import counted
 from shoal.tasks.tuning.trainer.settings import TuningSettings, Wishes, settle
 from shoal.transport.host.real import RealHost
@@ -61,7 +61,7 @@ def batches(count: int) -> list[Batch]:
     """Return the batches of `count` steps, as the trainer makes them."""
     encode = transformers.AutoTokenizer.from_pretrained(tuners.TINY).encode
     rows = [encode(text)[: defaults.LENGTH] for text in texts()[: 8 * count]]
-    order = Order(np.array([len(row) for row in rows], np.uint32), defaults.BATCH, 1, 0)
+    order = RowSchedule(np.array([len(row) for row in rows], np.uint32), defaults.BATCH, 1, 0)
     return [_batch([rows[row] for row in order.rows(step)]) for step in range(count)]
 
 

@@ -13,7 +13,7 @@ import click
 from . import defaults, render
 from .errors import CommandError
 from .options import data_flag
-from .progress import Display, WaitingStatus
+from .progress import ProgressDisplay, WaitingStatus
 
 if TYPE_CHECKING:
     from ..node.control.messages.jobs import (
@@ -156,7 +156,7 @@ def follow(data: Path, job: str) -> "WrittenJob":
                 time.sleep(defaults.JOBS_RESTART_LOOK)
 
 
-class _Progress(Display):
+class _Progress(ProgressDisplay):
     """Shows the progress: as one changing line on a terminal, and elsewhere as one line every
     JOBS_PROGRESS_PAUSE seconds."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WIDE = 72  # columns that a terminal needs for a bar beside the figures
 
 
-class Display(ABC):
+class ProgressDisplay(ABC):
     """Something that is shown on standard error within a `with` block."""
 
     def __enter__(self) -> Self:
@@ -40,7 +40,7 @@ class Display(ABC):
         """Remove it from the screen."""
 
 
-class Bar(Display):
+class Bar(ProgressDisplay):
     """Progress bar that counts bytes. It shows nothing if standard error is not a terminal."""
 
     def __init__(self, label: str) -> None:
@@ -110,7 +110,7 @@ def sizes(done: float, total: float | None, speed: float | None) -> str:
     return f"{render.size(done)} of {render.size(total)}{rate}"
 
 
-class WaitingStatus(Display):
+class WaitingStatus(ProgressDisplay):
     """Shows what the command waits for: as one changing line on a terminal, and elsewhere as a line
     for each change."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import defaults, render
 from .chart import chart
-from .progress import Display
+from .progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -176,7 +176,7 @@ def figures(item: "TuningView") -> str:
     return " · ".join(parts)
 
 
-class TuningBar(Display):
+class TuningBar(ProgressDisplay):
     """Progress of a fine-tuning on standard error: a bar on a terminal, and elsewhere a line every
     few seconds and whenever the state changes."""
 

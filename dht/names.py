@@ -104,7 +104,7 @@ class NameRecords(Protocol):
     ) -> FindingResult: ...
 
 
-class Names:
+class NameResolver:
     """Resolver of names.
 
     `here` returns the names given on this node, each with its root. `known` returns every root that

@@ -17,7 +17,7 @@ from ..transport.link.link import Link
 from . import defaults
 from .figures import AnnouncementFigures, BucketFigures, DhtFigures, StoredFigures
 from .finding import FindingResult, Gathering, regions
-from .kademlia.answering import Answering
+from .kademlia.answering import DhtHandlers
 from .kademlia.presence import Addressing, Presence
 from .kademlia.recordstore import RecordStore
 from .lookup.candidate import LookupStep
@@ -76,7 +76,7 @@ class Dht:
             dht_files = DhtFiles(host, settings.folder)
             self._persistence = Persistence(host, dht_files, self.table, self._records, trouble)
         serves, asked = self.presence.serves, self._joining.on_request
-        self.answering = Answering(
+        self.answering = DhtHandlers(
             host, endpoint, self.table, self.store, serves=serves, on_asker=asked
         )
         """What answers the requests of peers."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from .errors import SimError
 from .host import Host
 from .light import LightCore, LightHost
-from .network.gateway import Router
+from .network.gateway import SubnetRouter
 from .network.network import Attachment
 from .network.packet import Packet
 from .sleep import Dormitory
@@ -281,7 +281,7 @@ class Faults:
 
     # Links and gateways.
 
-    def link_down(self, *who: str | Computer | Router) -> None:
+    def link_down(self, *who: str | Computer | SubnetRouter) -> None:
         """Unplug the cables of hosts, so that no packet passes. A gateway loses its cable to the
         outside.
         """
@@ -290,14 +290,14 @@ class Faults:
             self.note("link.down", (item.name,))
             self._connect(item)
 
-    def link_up(self, *who: str | Computer | Router) -> None:
+    def link_up(self, *who: str | Computer | SubnetRouter) -> None:
         """Plug the cables back in."""
         for item in map(self.plugged, who):
             self._unplugged.discard(item.name)
             self.note("link.up", (item.name,))
             self._connect(item)
 
-    def cut(self, who: str | Computer | Router, way: str, *, cut: bool = True) -> None:
+    def cut(self, who: str | Computer | SubnetRouter, way: str, *, cut: bool = True) -> None:
         """Cut one direction of a link ("up" or "down"), or mend it if `cut` is False. Raises
         SimError if the direction or the host does not exist.
         """
@@ -308,7 +308,7 @@ class Faults:
         self._connect(item)
         self.note("cut" if cut else "mend", (item.name,), way)
 
-    def _connect(self, item: Computer | Router) -> None:
+    def _connect(self, item: Computer | SubnetRouter) -> None:
         """Open or close the pipes of a host or gateway, depending on its sleep, its cable and its
         cuts.
         """
@@ -318,13 +318,13 @@ class Faults:
             attachment.up.cut = closed or (item.name, "up") in self._cuts
             attachment.down.cut = closed or (item.name, "down") in self._cuts
 
-    def reboot(self, *gateways: str | Router, seconds: float = 0.0) -> None:
+    def reboot(self, *gateways: str | SubnetRouter, seconds: float = 0.0) -> None:
         """Switch gateways off for `seconds`. They lose their mappings."""
         for gateway in map(self.gateway, gateways):
             gateway.reboot(seconds)
             self.note("nat.reboot", (gateway.name,), f"{seconds:g} s")
 
-    def redial(self, *gateways: str | Router) -> None:
+    def redial(self, *gateways: str | SubnetRouter) -> None:
         """Give gateways a new outer address, and a new IPv6 prefix if they have one.
 
         DNS lists the new addresses of their hosts at once.
@@ -365,7 +365,7 @@ class Faults:
             raise SimError(f"{found.name} is a light host: it has no wall clock of its own")
         return found
 
-    def gateway(self, gateway: str | Router) -> Router:
+    def gateway(self, gateway: str | SubnetRouter) -> SubnetRouter:
         """Return the gateway with this name. Raises SimError if there is none."""
         if not isinstance(gateway, str):
             return gateway
@@ -373,13 +373,13 @@ class Faults:
             raise SimError(f"there is no gateway `{gateway}`")
         return self.world.gateways[gateway]
 
-    def plugged(self, who: str | Computer | Router) -> Computer | Router:
+    def plugged(self, who: str | Computer | SubnetRouter) -> Computer | SubnetRouter:
         """Return the gateway, host or light host with this name. Raises SimError if there is
         none.
         """
         if isinstance(who, str) and who in self.world.gateways:
             return self.world.gateways[who]
-        return who if isinstance(who, Router) else self.computer(who)
+        return who if isinstance(who, SubnetRouter) else self.computer(who)
 
     def note(self, what: str, who: Iterable[str], detail: str = "") -> None:
         """Append an action to the timeline."""
@@ -390,10 +390,10 @@ def _names(items: Names) -> frozenset[str]:
     return frozenset(item if isinstance(item, str) else item.name for item in items)
 
 
-def _plugs(item: Computer | Router) -> list[Attachment]:
+def _plugs(item: Computer | SubnetRouter) -> list[Attachment]:
     """Return the attachments whose cables a fault unplugs: all of a host, or the outer one of a
     gateway.
     """
-    if isinstance(item, Router):
+    if isinstance(item, SubnetRouter):
         return [item.wan]
     return [item.attachment] if isinstance(item, LightHost) else item.attachments

@@ -26,7 +26,7 @@ from .host import Host
 from .light import LightCore, LightHost
 from .nat.kinds import DUAL, build
 from .network.dns import Resolver
-from .network.gateway import GatewayPlace, Router
+from .network.gateway import GatewayPlace, SubnetRouter
 from .network.link import LinkSpec
 from .network.network import Attachment, Latency, Network, Subnet
 from .sockets.factory import SocketFactory, equip
@@ -59,7 +59,7 @@ class World:
         self.names: dict[str, list[str]] = {}  # DNS zone: addresses by name
         self.hosts: dict[str, Host] = {}
         self.lights: dict[str, LightHost] = {}
-        self.gateways: dict[str, Router] = {}
+        self.gateways: dict[str, SubnetRouter] = {}
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
@@ -73,7 +73,7 @@ class World:
         name: str,
         *,
         address: str | None = None,
-        behind: Router | None = None,
+        behind: SubnetRouter | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool | None = None,
@@ -96,7 +96,7 @@ class World:
         host: Host,
         *,
         address: str | None = None,
-        behind: Router | None = None,
+        behind: SubnetRouter | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool | None = None,
@@ -114,12 +114,16 @@ class World:
         self.names[host.name] = host.addresses()
         return attachment
 
-    def _outside(self, behind: Router | None) -> Subnet:
+    def _outside(self, behind: SubnetRouter | None) -> Subnet:
         """Return the subnet inside the gateway `behind`, or the internet if there is no gateway."""
         return behind.inside if behind is not None else self.internet
 
     def _assign(
-        self, attachment: Attachment, address: str | None, behind: Router | None, ipv6: bool | None
+        self,
+        attachment: Attachment,
+        address: str | None,
+        behind: SubnetRouter | None,
+        ipv6: bool | None,
     ) -> None:
         """Assign addresses to an attachment, and route them to it."""
         subnet = attachment.subnet
@@ -151,7 +155,7 @@ class World:
         core: LightCore,
         *,
         address: str | None = None,
-        behind: Router | None = None,
+        behind: SubnetRouter | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         port: int = defaults.LIGHT_PORT,
@@ -173,12 +177,12 @@ class World:
         name: str,
         kind: str = "linux-drop",
         *,
-        behind: Router | None = None,
+        behind: SubnetRouter | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool = False,
         **knobs: object,
-    ) -> Router:
+    ) -> SubnetRouter:
         """Add a NAT or firewall of this kind (see `nat/kinds.py`) to the internet, or to the inside
         of another gateway.
 

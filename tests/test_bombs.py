@@ -85,7 +85,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "compare": gossip.Compare.decode,
     "compared": gossip.Compared.decode,
     "ask": gossip.HeadsQuestion.decode,
-    "answered heads": gossip.Heads.decode,
+    "answered heads": gossip.HeadsReply.decode,
     "pulled": gossip.Pulled.decode,
     "dht question": Find.decode,
     "dht answer": lambda data: FindReply.decode(data, Find(())),

@@ -448,9 +448,27 @@ def test_no_folder_is_too_large() -> None:
     assert not large, f"more than {MOST_MODULES} modules in a folder; divide by purpose: {large}"
 
 
+MOST_SHARED_NAMES = 20
 MOST_ANY = 300
 MOST_PARAMETERS = 6
 MOST_LONG_LISTS = 25
+
+
+def class_names() -> Iterator[tuple[str, str]]:
+    """Yield (name, path) of every class."""
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield node.name, path
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """A reader who meets a name knows the class. Those that remain mean the same in each place."""
+    places: dict[str, set[str]] = {}
+    for name, path in class_names():
+        places.setdefault(name, set()).add(path)
+    shared = {name: sorted(paths) for name, paths in places.items() if len(paths) > 1}
+    assert len(shared) <= MOST_SHARED_NAMES, f"give one of each pair another name: {shared}"
 
 
 def test_few_values_have_no_type() -> None:

@@ -113,7 +113,7 @@ class _Ready(Protocol):
     async def wait_writable(self) -> None: ...
 
 
-class _Descriptor:
+class _SystemSocket:
     """Implementation of `_Ready` that calls the operating system directly, without Python code in
     between."""
 
@@ -139,7 +139,7 @@ class TcpByteStream:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._socket = stream.socket
         fd = self._socket.fileno()
-        ready: _Ready = _Descriptor(fd) if fd >= 0 else cast(_Ready, self._socket)
+        ready: _Ready = _SystemSocket(fd) if fd >= 0 else cast(_Ready, self._socket)
         self.remote = _place(self._socket)
         self.local_port = int(self._socket.getsockname()[1])
         # Stored as attributes, so that a read or write is one call instead of two.

@@ -12,7 +12,7 @@ from shoal.dht.finding import FindingResult
 from shoal.dht.kv.index import KvIndex
 from shoal.dht.records.key import Key
 from shoal.dht.records.record import Body
-from shoal.tasks.chunks.connector import ChunkConnector, Surroundings, Wanted
+from shoal.tasks.chunks.connector import ChunkConnector, NodeFunctions, WantingSession
 from shoal.tasks.chunks.fetching import ChunkFetch
 from shoal.tasks.chunks.provider import ChunkProvider
 from shoal.tasks.chunks.store import KvOrigin, SharedChunks
@@ -105,7 +105,7 @@ class ChunkNode:
     def connector(self) -> ChunkConnector:
         """Return a connector that knows nothing of earlier fetches."""
         peers = [link.peer for link in self.endpoint.links()]
-        around = Surroundings(self._link, lambda *_: peers, lambda _: True)
+        around = NodeFunctions(self._link, lambda *_: peers, lambda _: True)
         rest = self.index, self.store, around
         return ChunkConnector(self._host, self.identity.peer, self.engine, *rest)
 
@@ -153,7 +153,7 @@ class ChunkNode:
         cached = await self.engine.open(session, len(ids) + 1, on_event, terms)
         if mode != "compute":
             costs = self._loaded.costs
-            wanted = Wanted(session, self.origin, names, cached, exact, self.shape, costs)
+            wanted = WantingSession(session, self.origin, names, cached, exact, self.shape, costs)
             cached, _ = await self._connector(mode).brought(wanted)
         start = min(cached, (len(ids) - 2) // 16 * 16)
         rest = tuple(ids[start:])
@@ -179,7 +179,7 @@ class _Always(ChunkConnector):
         made.__dict__.update(other.__dict__)
         return made
 
-    async def load(self, wanted: Wanted, outside: Any) -> int:
+    async def load(self, wanted: WantingSession, outside: Any) -> int:
         dear = replace(wanted, costs=ShardCosts(0.0, 1e3, 0.0))
         plan = self._plan(dear, outside)
         assert plan is not None
@@ -187,7 +187,7 @@ class _Always(ChunkConnector):
         await fetch.run()
         return max(wanted.cached, fetch.length)
 
-    async def matched(self, wanted: Wanted) -> Any:
+    async def matched(self, wanted: WantingSession) -> Any:
         return await super().matched(replace(wanted, costs=ShardCosts(0.0, 1e3, 0.0)))
 
 

@@ -9,7 +9,7 @@ from math import inf
 import trio
 
 from shoal.netsim.faults import Faults
-from shoal.netsim.network.gateway import Router
+from shoal.netsim.network.gateway import SubnetRouter
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
@@ -48,7 +48,7 @@ class Home:
     """A volunteer: its program, and its router if it has one."""
 
     climber: TransportNode
-    router: Router | None
+    router: SubnetRouter | None
     kind: str
     numbers: Iterator[int]
     bytes_in: int = 0
@@ -264,7 +264,7 @@ async def ip_changed(town: Town) -> bool:
     return await at_router(town, lambda router, off: town.faults.redial(router))
 
 
-async def at_router(town: Town, deed: Callable[[Router, float], None]) -> bool:
+async def at_router(town: Town, deed: Callable[[SubnetRouter, float], None]) -> bool:
     routers = [home.router for home in town.homes if home.router is not None]
     if not routers:
         return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from shoal.tasks.costs.rates import DeviceRates
 from shoal.tasks.costs.seconds import step_seconds
-from shoal.tasks.costs.work import Rows, ShardWork
+from shoal.tasks.costs.work import EqualRows, ShardWork
 
 LEAST = 1e-9
 """Below this, seconds and rows are as good as none."""
@@ -17,7 +17,7 @@ class Measured:
     """A measured step of a shard."""
 
     work: ShardWork
-    rows: tuple[Rows, ...]
+    rows: tuple[EqualRows, ...]
     heads: int
     seconds: float
 

@@ -21,7 +21,7 @@ from shoal.state.replication.gossip import (
     NEWS,
     PULL,
     Compared,
-    Heads,
+    HeadsReply,
     Pulled,
     Told,
     decode_heads,
@@ -68,7 +68,7 @@ class KeyMill(ReplicaNode):
         if method == DIGEST:
             return Compared({}).encode()
         if method == HEADS:
-            return Heads(()).encode()
+            return HeadsReply(()).encode()
         assert method == PULL
         if self.quiet:
             return None

@@ -2,11 +2,17 @@
 numbers, so the text does not need to make sense."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from shoal.netsim.daemons import host as simulated
 from shoal.netsim.daemons.realfiles import packaged
 from shoal.netsim.disk.file import File, InstalledFile
+
+
+def part_of(data: bytes) -> Callable[[int, int], bytes]:
+    """Return what reads a part of `data`, by its offset and size."""
+    return lambda offset, size: data[offset : offset + size]
 
 
 def lengthen(context: int) -> None:
@@ -17,7 +23,7 @@ def lengthen(context: int) -> None:
         models = packaged(folder)
         config = json.loads((folder / "tiny" / "config.json").read_bytes())
         data = json.dumps(config | {"max_position_embeddings": context}).encode()
-        models["tiny"]["config.json"] = InstalledFile(len(data), lambda: data, 0o644)
+        models["tiny"]["config.json"] = InstalledFile(len(data), part_of(data), 0o644)
         return models
 
     simulated._models.cache_clear()

@@ -30,7 +30,7 @@ from shoal.tasks.drafting.sessions import Drafting
 from shoal.tasks.engine.families import Architecture
 from shoal.tasks.engine.interface import LoadShard, Sampling
 from shoal.tasks.engine.scheduler import StepCosts
-from shoal.tasks.engine.shard import Choice, Compute, Pick, Piece, Stop
+from shoal.tasks.engine.shard import ChosenToken, Compute, Pick, Piece, Stop
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Model, Summary
 from shoal.transport.host.seam import Host as Seam
 
@@ -129,14 +129,14 @@ class _Recorded(Timed):
         self._watch.spent += self._costs.fixed + rows * self._costs.row
         return self._inner.forward(pieces)
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice]:
+    def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken]:
         return [self._said(pick) for pick in picks]
 
-    def _said(self, pick: Pick) -> Choice:
+    def _said(self, pick: Pick) -> ChosenToken:
         text = self._texts[pick.sampling.seed]
         at = pick.position - len(text.prompt)
         token = text.answer[at] if at < len(text.answer) else 2
-        return Choice(token, -1.0)
+        return ChosenToken(token, -1.0)
 
 
 class _Core(SimulatedCore):

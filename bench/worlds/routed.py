@@ -23,7 +23,7 @@ from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
 from shoal.tasks.routing.affinity import NO_PREFIX, CachedNames, Prefix, ranked
 from shoal.tasks.routing.beliefs import Load, Observed, Shard, Times
 from shoal.tasks.routing.paths import Hop
-from shoal.tasks.routing.router import Plan, Router, View, Want
+from shoal.tasks.routing.router import GatewayView, PlannedChain, Router, Want
 from shoal.tasks.routing.waiting import Pending, StepTimes
 from shoal.transport.identity import PeerId
 
@@ -310,7 +310,7 @@ class World:
         self._requests = requests
         costs = fleet.costs
         honest, best = Times(costs.row, costs.fixed), Times(costs.row / 1e3, costs.fixed / 1e3)
-        self._view = View(
+        self._view = GatewayView(
             None,
             lambda hop: best if self._by_peer[hop.peer].lies else honest,
             lambda peer: fleet.round_trip,
@@ -422,7 +422,7 @@ class World:
         request: Request,
         gateway: _Gateway,
         replica: Replica,
-        plan: Plan | None,
+        plan: PlannedChain | None,
     ) -> None:
         trip = self._fleet.round_trip
         began = self.now
@@ -447,7 +447,7 @@ class World:
         self.at(self.now + 1.5 * trip, arrive)
 
     def _learn(
-        self, gateway: _Gateway, plan: Plan, seen: Sequence[float], began: float, rows: int,
+        self, gateway: _Gateway, plan: PlannedChain, seen: Sequence[float], began: float, rows: int,
         last: bool,
     ) -> None:  # fmt: skip
         trip = self._fleet.round_trip

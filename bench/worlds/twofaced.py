@@ -33,7 +33,7 @@ from shoal.state.replication.gossip import (
     NEWS,
     PULL,
     Compared,
-    Heads,
+    HeadsReply,
     Item,
     Pulled,
     Told,
@@ -241,9 +241,9 @@ class TwoFaced(ReplicaNode):
             high = [head._replace(epoch=MAX_EPOCH) for head in decode_heads(answer)]
             return encode_heads(high)
         if method == HEADS and mood == "promise":
-            heads = Heads.decode(answer)
+            heads = HeadsReply.decode(answer)
             high = [head._replace(epoch=MAX_EPOCH, seq=7) for head in heads.heads]
-            return Heads(high, heads.more).encode()
+            return HeadsReply(high, heads.more).encode()
         if method == PULL:
             return self._pulled(Pulled.decode(answer)).encode()
         return answer

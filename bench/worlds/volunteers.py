@@ -16,7 +16,7 @@ from typing import Protocol
 from shoal.state.views.tuning import StateFact
 from shoal.tasks.tuning.averaging.actions import (
     Adopted,
-    Compute,
+    ComputeState,
     FetchState,
     FetchUpdate,
     JudgeUpdate,
@@ -203,7 +203,7 @@ class Volunteers:
                     self._later(lambda a=action: self._fetch(member, a))  # type: ignore[misc]
                 case JudgeUpdate():
                     self._later(lambda a=action: self._judge(member, a))  # type: ignore[misc]
-                case Compute():
+                case ComputeState():
                     self._later(lambda a=action: self._compute(member, a))  # type: ignore[misc]
                 case Sign():
                     self._sign(member, action)
@@ -241,7 +241,7 @@ class Volunteers:
         member.rounds.judged(action.root, good=is_harmless(before, after, strict=action.strict))
         self._poll(member)
 
-    def _compute(self, member: Volunteer, action: Compute) -> None:
+    def _compute(self, member: Volunteer, action: ComputeState) -> None:
         member.rounds.computed(action.step, action.run(self.terms))
         self._poll(member)
 

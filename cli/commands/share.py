@@ -19,7 +19,7 @@ OWNERS_WORD = f"{NO_ROOT}: which weights answer is the word of the member that s
 _SIGNS = (".", ":", "/", "localhost")  # in an address, but in no command's name
 
 
-class Sharing(Commands):
+class ShareGroup(Commands):
     """The group `share`, of which `shoal share URL` is short for `shoal share add URL`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -29,7 +29,7 @@ class Sharing(Commands):
 
 
 @click.group(
-    cls=Sharing,
+    cls=ShareGroup,
     short_help="Share a model that another engine serves.",
     epilog=example(
         "shoal share http://127.0.0.1:8080",

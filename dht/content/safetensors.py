@@ -39,7 +39,7 @@ _DERIVED = re.compile(r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)")
 _Natural = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
-class _Entry(Message, frozen=True, forbid_unknown_fields=True):
+class _TensorEntry(Message, frozen=True, forbid_unknown_fields=True):
     """Entry of one tensor in a header."""
 
     dtype: str
@@ -120,7 +120,7 @@ def _slice(name: str, value: object, path: Path, start: int, dtypes: Mapping[str
     malformed or does not match its shape.
     """
     try:
-        told = typed(_Entry, value)
+        told = typed(_TensorEntry, value)
     except Undecodable:
         raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed") from None
     size = told.data_offsets[1] - told.data_offsets[0]

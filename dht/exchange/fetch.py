@@ -30,7 +30,7 @@ from ..defaults import (
 )
 from ..errors import OTHERS_HINT, ChunkCorrupt, FetchFailed, ModelError, NotEnoughDisk
 from .announcing import Announcer
-from .intake import Arrival, Intake
+from .intake import Intake, UnverifiedChunk
 from .parts import ExchangeParts
 from .peersource import PeerSource
 from .switchboard import Peers
@@ -369,7 +369,7 @@ class Fetch:
                     self._news.set()
         if payload is not None:
             self._transfer.received(peer, digest, self._host.now())
-            self._intake.put(Arrival(peer, digest, payload))
+            self._intake.put(UnverifiedChunk(peer, digest, payload))
             self._ask_on()
 
     async def _get_now(self, peer: PeerId, digest: str) -> Bytes | None:
@@ -403,7 +403,7 @@ class Fetch:
             return reply.payload
         return None
 
-    def _stored(self, arrival: Arrival, error: ModelError | None) -> None:
+    def _stored(self, arrival: UnverifiedChunk, error: ModelError | None) -> None:
         """Handle the result of storing a chunk. `error` is None if it was stored."""
         peer, digest, payload = arrival
         if error is None and len(payload) != self._wanted[digest]:

@@ -18,7 +18,7 @@ from ..defaults import STORED_AT_ONCE, STORED_TOGETHER
 from ..errors import ModelError
 
 
-class Arrival(NamedTuple):
+class UnverifiedChunk(NamedTuple):
     """Bytes that a peer sent in reply to a request for the chunk `digest`, not verified yet."""
 
     peer: PeerId
@@ -34,15 +34,18 @@ class Intake:
     """
 
     def __init__(
-        self, host: Host, store: ChunkStore, stored: Callable[[Arrival, ModelError | None], None]
+        self,
+        host: Host,
+        store: ChunkStore,
+        stored: Callable[[UnverifiedChunk, ModelError | None], None],
     ) -> None:
         self._host = host
         self._store = store
         self._stored = stored
-        self._waiting: deque[Arrival] = deque()
+        self._waiting: deque[UnverifiedChunk] = deque()
         self._idle = trio.lowlevel.ParkingLot()
 
-    def put(self, arrival: Arrival) -> None:
+    def put(self, arrival: UnverifiedChunk) -> None:
         """Append an arrival to the queue."""
         self._waiting.append(arrival)
         self._idle.unpark()
@@ -66,7 +69,7 @@ class Intake:
             for arrival, error in zip(batch, errors, strict=True):
                 self._stored(arrival, error)
 
-    def _stage(self, batch: Sequence[Arrival], now: float) -> list[ModelError | None]:
+    def _stage(self, batch: Sequence[UnverifiedChunk], now: float) -> list[ModelError | None]:
         """Verify and stage a batch; return the error of each arrival, None if stored. Blocking."""
         errors: list[ModelError | None] = []
         for _, digest, payload in batch:

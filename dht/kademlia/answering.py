@@ -24,7 +24,7 @@ OnAsker = Callable[[Link, Contact], None]
 """Called with the link and the contact of a peer that sent a request and says that it serves."""
 
 
-class Answering:
+class DhtHandlers:
     """Handlers of DHT requests. Requests are rate-limited, per peer and for all peers together.
 
     `serves` returns whether this node answers requests. `on_asker` is called for each serving peer.

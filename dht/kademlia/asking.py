@@ -40,7 +40,7 @@ class NoAnswer(Exception):
         self.code = code
 
 
-class Asking:
+class DhtRequests:
     """Client side of `dht.find` and `dht.store`.
 
     `own` returns this node's contact, or None while it does not serve. Requests carry this contact,

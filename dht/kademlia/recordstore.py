@@ -28,7 +28,7 @@ N = TypeVar("N", bound=str)
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class _StoredRecord:
     """A stored record without its decoded body.
 
     The decoded body of a blob record with many runs takes thirty times as much memory as the sealed
@@ -71,12 +71,14 @@ class RecordStore:
         self.limit = limit
         self._author_limit = limit * defaults.STORE_AUTHOR // defaults.STORE_BYTES
         self._subnet_limit = limit * defaults.STORE_SUBNET // defaults.STORE_BYTES
-        self._keys: dict[Key, dict[_Slot, _Entry]] = {}
+        self._keys: dict[Key, dict[_Slot, _StoredRecord]] = {}
         self.shares = Shares()  # bytes of each network
         """Bytes of each network."""
-        self._far: dict[str, list[tuple[int, int, _Entry]]] = {}  # by network, sorted by distance
+        self._far: dict[
+            str, list[tuple[int, int, _StoredRecord]]
+        ] = {}  # by network, sorted by distance
         self._authors: Counter[PeerId] = Counter()  # bytes of each author
-        self._ends: dict[int, dict[_Entry, None]] = {}  # expiry / `ENDS_TOGETHER` -> records
+        self._ends: dict[int, dict[_StoredRecord, None]] = {}  # expiry / `ENDS_TOGETHER` -> records
         self._next: list[int] = []  # heap of the keys of `_ends`
         self.bytes = 0
         self._count = 0
@@ -118,12 +120,12 @@ class RecordStore:
             return self._again(old, record, sender, network, now)
         return self._fit(self._entry(record, network, now, aged), old)
 
-    def _entry(self, record: Record, network: str, now: float, aged: float) -> _Entry:
+    def _entry(self, record: Record, network: str, now: float, aged: float) -> _StoredRecord:
         """Return the entry for a record that arrived at `now`, and was `aged` seconds old then."""
         # A withdrawal is stored until no node would accept the record that it withdraws.
         longer = defaults.GONE_LONGER if record.gone else 0.0
         self._serial += 1
-        return _Entry(
+        return _StoredRecord(
             author=record.author,
             key=record.key,
             slot=record.slot,
@@ -141,7 +143,9 @@ class RecordStore:
             last=now + defaults.LIVES * record.ttl + longer,
         )
 
-    def _again(self, old: _Entry, record: Record, sender: PeerId, network: str, now: float) -> str:
+    def _again(
+        self, old: _StoredRecord, record: Record, sender: PeerId, network: str, now: float
+    ) -> str:
         """Process a record that is not later than the stored one.
 
         Return "" if both are equal, or `older`. If the author of the stored record has sent it
@@ -155,7 +159,7 @@ class RecordStore:
             self._move(old, network)
         return ""
 
-    def _move(self, entry: _Entry, network: str) -> None:
+    def _move(self, entry: _StoredRecord, network: str) -> None:
         """Count a record for the network from which its author sent it.
 
         Otherwise a node that sent the record before the author could evict it by filling the quota
@@ -170,7 +174,7 @@ class RecordStore:
         """Return whether a network may use `more` further bytes."""
         return not network or self.shares[network] + more <= self._subnet_limit
 
-    def _fit(self, entry: _Entry, old: _Entry | None) -> str:
+    def _fit(self, entry: _StoredRecord, old: _StoredRecord | None) -> str:
         """Evict other records if an entry needs space, and add it. Return "", or `quota` or `full`.
 
         `old` is the record that it replaces in its slot, or None.
@@ -190,7 +194,7 @@ class RecordStore:
         self._add(entry)
         return ""
 
-    def _evicted_under_key(self, entry: _Entry) -> list[_Entry]:
+    def _evicted_under_key(self, entry: _StoredRecord) -> list[_StoredRecord]:
         """Return the record to evict under the key of `entry`: none, one, or `entry` itself.
 
         If the author has used too many slots, it is the author's oldest record. If the key has too
@@ -207,7 +211,7 @@ class RecordStore:
         return [max(self._ranked(here), key=lambda ranked: ranked[:3])[3]]
 
     @staticmethod
-    def _ranked(here: Sequence[_Entry]) -> Iterator[tuple[int, int, int, _Entry]]:
+    def _ranked(here: Sequence[_StoredRecord]) -> Iterator[tuple[int, int, int, _StoredRecord]]:
         """Yield (group position, author position, random rank, entry) for each entry of a key.
 
         The entry with the highest values is evicted. The author position counts the entries of the
@@ -223,7 +227,9 @@ class RecordStore:
             group = max(networks[entry.network], authors[entry.author])
             yield group, authors[entry.author], entry.rank, entry
 
-    def _evicted_for_space(self, entry: _Entry, evicted: Sequence[_Entry]) -> list[_Entry] | None:
+    def _evicted_for_space(
+        self, entry: _StoredRecord, evicted: Sequence[_StoredRecord]
+    ) -> list[_StoredRecord] | None:
         """Return the records to evict besides `evicted` so that `entry` fits.
 
         Each is the farthest record of the network that uses the most space at that moment, counting
@@ -245,12 +251,12 @@ class RecordStore:
             changes[network] -= farthest.size
         return going[len(evicted) :]
 
-    def _farthest(self, network: str, going: Collection[_Entry]) -> _Entry | None:
+    def _farthest(self, network: str, going: Collection[_StoredRecord]) -> _StoredRecord | None:
         """Return the farthest record of a network that is not in `going`, or None."""
         listed = reversed(self._far.get(network, ()))
         return next((entry for _, _, entry in listed if entry not in going), None)
 
-    def _add(self, entry: _Entry) -> None:
+    def _add(self, entry: _StoredRecord) -> None:
         """Add an entry to all indexes."""
         self._keys.setdefault(entry.key, {})[entry.author, entry.slot] = entry
         insort(self._far.setdefault(entry.network, []), (entry.distance, entry.serial, entry))
@@ -260,7 +266,7 @@ class RecordStore:
         self.bytes += entry.size
         self._end_at(entry)
 
-    def _remove(self, entry: _Entry) -> None:
+    def _remove(self, entry: _StoredRecord) -> None:
         """Remove an entry from all indexes."""
         slots = self._keys[entry.key]
         del slots[entry.author, entry.slot]
@@ -279,7 +285,7 @@ class RecordStore:
 
     # Expiry.
 
-    def _end_at(self, entry: _Entry) -> None:
+    def _end_at(self, entry: _StoredRecord) -> None:
         """Schedule the expiry of an entry."""
         entry.ends = ceil(entry.until / defaults.ENDS_TOGETHER)
         if entry.ends not in self._ends:
@@ -335,7 +341,9 @@ class RecordStore:
                     found[place].append(Aged(ceil(now - entry.heard), entry.sealed))
         return tuple(map(tuple, found))
 
-    def _chosen(self, key: Key, now: float, most: int, kinds: Collection[str]) -> list[_Entry]:
+    def _chosen(
+        self, key: Key, now: float, most: int, kinds: Collection[str]
+    ) -> list[_StoredRecord]:
         """Return the entries of a key in an order that alternates between networks and authors."""
         here = [
             entry

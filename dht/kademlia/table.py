@@ -29,7 +29,7 @@ _DUMPED: Final = 400  # most contacts in a dump
 
 
 @dataclass(slots=True)
-class _Entry:
+class _KnownContact:
     """A contact, the time of its last reply, and its failed requests in a row."""
 
     contact: Contact
@@ -45,8 +45,8 @@ class _Bucket:
     of the bucket, None if there was none.
     """
 
-    entries: dict[PeerId, _Entry] = field(default_factory=dict)
-    waiting: dict[PeerId, _Entry] = field(default_factory=dict)
+    entries: dict[PeerId, _KnownContact] = field(default_factory=dict)
+    waiting: dict[PeerId, _KnownContact] = field(default_factory=dict)
     looked: float | None = None
 
 
@@ -127,13 +127,15 @@ class Table:
         bucket = self._buckets.setdefault(self._index(contact.point), _Bucket())
         old = bucket.entries.pop(contact.peer, None)
         if old is not None and old.failures == 0 and old.contact.networks == contact.networks:
-            bucket.entries[contact.peer] = _Entry(contact, now)  # fast path: only the order changes
+            bucket.entries[contact.peer] = _KnownContact(
+                contact, now
+            )  # fast path: only the order changes
             return True
         self._size = None
         if old is not None:
             self._networks.subtract(old.contact.networks)
         bucket.waiting.pop(contact.peer, None)
-        entry = _Entry(contact, now)
+        entry = _KnownContact(contact, now)
         if self._admit(bucket, entry):
             return True
         bucket.waiting[contact.peer] = entry
@@ -172,7 +174,7 @@ class Table:
         """Return the bucket of a peer, or a new empty one if it does not exist."""
         return self._buckets.get(self._index(point(node_key(peer)))) or _Bucket()
 
-    def _admit(self, bucket: _Bucket, entry: _Entry) -> bool:
+    def _admit(self, bucket: _Bucket, entry: _KnownContact) -> bool:
         """Add a contact to a bucket if the limits allow it. Return whether it was added."""
         if self._crowded(bucket, entry.contact):
             return False
@@ -193,7 +195,7 @@ class Table:
             for name in contact.networks
         )
 
-    def _evict_for(self, bucket: _Bucket, entry: _Entry) -> bool:
+    def _evict_for(self, bucket: _Bucket, entry: _KnownContact) -> bool:
         """Evict a contact from a full bucket in favour of `entry`. Return whether one was evicted.
 
         It evicts a failing contact if there is one. Otherwise, if `entry` is publicly reachable, it
@@ -212,7 +214,7 @@ class Table:
         self._remove(bucket, leaving[0].contact.peer)
         return True
 
-    def _crowded_part(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
+    def _crowded_part(self, bucket: _Bucket, entry: _KnownContact) -> list[_KnownContact]:
         """Return the contacts in the most crowded part of the bucket's range.
 
         The latest to answer come first. Returns [] if evicting one in favour of `entry` would not
@@ -221,7 +223,7 @@ class Table:
         """
         if not self._spread:
             return []
-        parts: dict[int, list[_Entry]] = {}
+        parts: dict[int, list[_KnownContact]] = {}
         for each in bucket.entries.values():
             parts.setdefault(self._part(each.contact), []).append(each)
         fullest = max(parts.values(), key=len)

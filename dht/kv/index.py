@@ -62,7 +62,7 @@ class IndexRecords(Protocol):
     def withdraw(self, body: Body) -> None: ...
 
 
-class _AskHave(Message, frozen=True):
+class _AskLayers(Message, frozen=True):
     """Header of `kv.have`: the layers (start, stop) that the asker needs."""
 
     layers: tuple[_Layer, _Layer]
@@ -169,7 +169,7 @@ class KvIndex:
         if len(asked) % SHORT or not 0 < len(asked) <= SHORT * defaults.KV_ASKED:
             return _BAD_REQUEST
         try:
-            layers = typed(_AskHave, call.header).layers
+            layers = typed(_AskLayers, call.header).layers
         except Undecodable:
             return _BAD_REQUEST
         if not self._rates.take(call.peer, self._host.now()):

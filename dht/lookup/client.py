@@ -2,7 +2,7 @@
 
 from ...transport.dial.endpoint import Endpoint
 from ...transport.host.seam import Host
-from ..kademlia.asking import Asking
+from ..kademlia.asking import DhtRequests
 from ..kademlia.brieflinks import BriefLinks
 from ..kademlia.presence import Presence
 from ..kademlia.table import Table
@@ -27,7 +27,7 @@ class DhtClient:
         own, limits = node_key(self.peer), settings.subnet_limits
         self.table = Table(own, host.entropy, subnet_limits=limits)
         self.links = BriefLinks(host, endpoint, presence.addressing.connect)
-        self.asking = Asking(host, self.links, self.table, presence.contact, endpoint.guard)
+        self.asking = DhtRequests(host, self.links, self.table, presence.contact, endpoint.guard)
 
     def querier(self) -> Querier:
         """Return this node as the sender of the queries of a new look-up or walk."""

@@ -65,7 +65,7 @@ class _Parcel:
         return self.sent + defaults.STORE_LATE <= now
 
 
-class Parcels:
+class WalkMessages:
     """The `dht.store` messages of one walk, and the choice of when to send each.
 
     `results` maps the author, key and slot of each record of the walk to its result.

@@ -23,7 +23,7 @@ from ..lookup.query import LookupGoal, LookupSettings, Querier, Query
 from ..records.contact import Contact
 from ..records.key import Key, point
 from ..records.record import Record
-from .parcels import Parcels, Published, StoreQuery
+from .parcels import Published, StoreQuery, WalkMessages
 
 _AGAIN = -1  # in place of the block of a cell that is looked up again
 
@@ -89,7 +89,7 @@ class Walk:
         self._active: list[_Cell] = []
         self._down: set[PeerId] = set()
         self._asked: dict[Query, _Cell] = {}
-        self._parcels = Parcels(self.results, querier, limiter)
+        self._parcels = WalkMessages(self.results, querier, limiter)
 
     @property
     def stores(self) -> int:
@@ -250,11 +250,11 @@ class Walk:
             cell.lookup.failed(query.contact, now, outcome)
 
     def stored(self, query: StoreQuery, codes: Sequence[str], now: float) -> None:
-        """Process a node's reply to a store (`Parcels.stored`)."""
+        """Process a node's reply to a store (`WalkMessages.stored`)."""
         self._parcels.stored(query, codes, now)
 
     def store_failed(self, query: StoreQuery, now: float) -> None:
-        """Record that a node did not acknowledge a store (`Parcels.failed`)."""
+        """Record that a node did not acknowledge a store (`WalkMessages.failed`)."""
         self._parcels.failed(query, now)
 
     def _finish(self, ended: Sequence[_Cell]) -> None:

@@ -24,7 +24,7 @@ from .key import Key, node_key, point
 _ADDRESS_LIMIT: Final = defaults.CONTACT_BYTES - KEY_BYTES
 
 
-class _Told(Row, frozen=True):
+class _ToldContact(Row, frozen=True):
     """Contact as it is encoded in a message. The addresses are multiaddrs without the peer id."""
 
     key: PublicKey
@@ -78,7 +78,7 @@ class Contact:
         """
         name = _named(self.peer)
         texts = [str(each).removesuffix(name) for each in self.addresses]
-        return pack(_Told(public_key_of(self.peer), tuple(texts)))
+        return pack(_ToldContact(public_key_of(self.peer), tuple(texts)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Contact) and other.peer == self.peer
@@ -130,7 +130,7 @@ def read_contact(packed: bytes) -> Contact:
     Raises BadMessage if the contact is malformed.
     """
     try:
-        told = read(_Told, packed, limit=defaults.CONTACT_BYTES)
+        told = read(_ToldContact, packed, limit=defaults.CONTACT_BYTES)
     except Undecodable as error:
         raise BadMessage(f"cannot decode a contact: {error}") from None
     peer = peer_id_of(told.key)

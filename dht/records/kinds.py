@@ -82,7 +82,7 @@ class ShardBody(Message, frozen=True):
         force_setattr(self, "speed", min(max(self.speed, 0.0), defaults.SPEED_LIMIT))
 
 
-class _Blob(Message, frozen=True):
+class _BlobBody(Message, frozen=True):
     """Encoded body of a `blob` record.
 
     `ranges` lists the runs of chunks as alternating gaps and lengths, because these numbers are
@@ -124,12 +124,12 @@ class BlobBody(Struct, frozen=True):
     def fields(self) -> dict[str, object]:
         """Return the fields besides the kind, as they are encoded."""
         ranges = UNSET if self.ranges is None else tuple(_steps(self.ranges))
-        return _Blob(self.root, self.size, self.chunks, ranges).fields()
+        return _BlobBody(self.root, self.size, self.chunks, ranges).fields()
 
     @classmethod
     def read(cls, fields: Fields) -> "BlobBody":
         """Decode a body from its fields. Raises Undecodable if one is invalid."""
-        told = typed(_Blob, fields)
+        told = typed(_BlobBody, fields)
         ranges = None if told.ranges is UNSET else _runs(told.ranges, told.chunks)
         return cls(told.root, told.size, told.chunks, ranges)
 

@@ -53,7 +53,7 @@ _BODY_LIMIT: Final = defaults.RECORD_BYTES - ENVELOPE_OVERHEAD
 _TTL: Final = Meta(ge=defaults.RECORD_TTL[0], le=defaults.RECORD_TTL[1])
 
 
-class _Head(Message, frozen=True):
+class _CommonFields(Message, frozen=True):
     """Fields that every record has."""
 
     made: Annotated[int, Meta(ge=1, lt=2**53)]  # ms since 1970
@@ -148,7 +148,7 @@ def _read(author: PeerId, packed: bytes, sealed: bytes) -> Record:
     """Decode the signed bytes of a record. Raises BadRecord if they are malformed."""
     try:
         fields = decode(packed, limit=_BODY_LIMIT, once=True)
-        head = typed(_Head, fields)
+        head = typed(_CommonFields, fields)
     except Undecodable as error:
         raise BadRecord("bad-type", f"invalid record: {error}") from None
     body = read_body(author, fields)

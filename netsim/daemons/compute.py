@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...tasks.costs.seconds import product_seconds, step_seconds
 from ...tasks.costs.steps import alone_seconds, chosen_seconds, shard_costs
-from ...tasks.costs.work import ModelWork, Rows
+from ...tasks.costs.work import EqualRows, ModelWork
 from ...tasks.engine.activations.layout import packed_bytes
 from ...tasks.engine.adapters import LoadAdapter
 from ...tasks.engine.errors import EngineError
@@ -38,7 +38,7 @@ from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.kv.parts import KvShape
 from ...tasks.engine.passes import Tuner
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
-from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots, Stop
+from ...tasks.engine.shard import ChosenToken, Compute, Pick, Piece, Slots, Stop
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
 from .profile import Profile
@@ -259,10 +259,10 @@ class NumberCompute:
         pieces = (row[: _PIECES * self._step : self._step] for row in rows)
         return b"".join(piece.ljust(width, b"\0") for piece in pieces)
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice]:
+    def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken]:
         return [self._choose(pick.rows[-1], pick) for pick in picks]
 
-    def _choose(self, number: int, pick: Pick) -> Choice:
+    def _choose(self, number: int, pick: Pick) -> ChosenToken:
         """Return the choice for the number of the last position. All probabilities are made up."""
         sampling, position, vocabulary = pick.sampling, pick.position, self.arch.vocab
         likeliest, most = number % vocabulary, -(number % 1000) / 1000
@@ -273,7 +273,7 @@ class NumberCompute:
         if sampling.temperature > 0 and sampling.top_k != 1:
             packed = struct.pack("<3Q", number, sampling.seed, position)
             number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
-        return Choice(number % vocabulary, -(number % 1000) / 1000, top)
+        return ChosenToken(number % vocabulary, -(number % 1000) / 1000, top)
 
     def _embedded(self, token: int) -> int:
         """Return the number of a token, as it enters the first layer."""
@@ -416,7 +416,7 @@ class Timed:
         self._watch.spent += seconds
 
     def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[Any]:
-        rows = [Rows(piece.count, piece.position) for piece in pieces]
+        rows = [EqualRows(piece.count, piece.position) for piece in pieces]
         self._watch.spent += step_seconds(self._rates, self._layers, rows)
         return self._inner.forward(pieces)
 
@@ -425,7 +425,7 @@ class Timed:
             self._chosen(len(rows))
         return self._inner.values(rows, logits, position)
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
+    def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken | EngineError]:
         self._chosen(len(picks))
         return self._inner.choose(picks)
 

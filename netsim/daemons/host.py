@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from ...transport.host.real import TrioHost
-from ...transport.host.seam import Interface, Machine, T, Ts
+from ...transport.host.seam import Interface, MachineFigures, T, Ts
 from ..disk.disk import Disk, Folder, installed
 from ..disk.mount import Mount
 from ..errors import NotSimulated
@@ -117,7 +117,7 @@ class SimulatedHost(TrioHost):
     def resident(self, pid: int) -> int | None:
         return None
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineFigures:
         return self.profile.machine
 
     def interfaces(self) -> list[Interface]:

@@ -27,7 +27,7 @@ from ...tasks.placement.improve import (
 )
 from ...tasks.placement.placing import Placing
 from ...tasks.placement.plan import Place, has_chain
-from ...tasks.placement.predict import Rate, rate_of
+from ...tasks.placement.predict import TokenRates, rate_of
 from ...tasks.placement.speed import SpeedChoices
 from ...transport.identity import PeerId
 
@@ -196,7 +196,7 @@ class PlacementSwarm:
             self._moves[key] = better_move(terms, places)
         return self._moves[key]
 
-    def rate(self) -> Rate:
+    def rate(self) -> TokenRates:
         """Return the predicted rate of the layers that are served now."""
         assert self.terms is not None
         served = [node for node in self.nodes if node.serves is not None]

@@ -21,7 +21,7 @@ from typing import Final
 
 from ...tasks.costs.rates import BATCH_FACTOR, PROCESSOR, DeviceRates
 from ...tasks.hardware.facts import Build, Device, Report, Speed
-from ...transport.host.seam import Machine
+from ...transport.host.seam import MachineFigures
 from ..disk.disk import DiskSpec
 from ..errors import BadScenario
 
@@ -42,7 +42,7 @@ class Profile:
     """
 
     name: str
-    machine: Machine
+    machine: MachineFigures
     speed: DeviceRates
     offered: int
     disk: DiskSpec = _SATA
@@ -71,9 +71,9 @@ class Profile:
 
 def _machine(
     cores: int, memory: int, *, system: str = "Linux", architecture: str = "x86_64"
-) -> Machine:
+) -> MachineFigures:
     """Return a machine with `memory` GiB, of which a quarter is used by other programs."""
-    return Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
+    return MachineFigures(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
 
 
 def _speed(flops: float, bandwidth: float) -> DeviceRates:

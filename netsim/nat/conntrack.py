@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from ..network.gateway import GatewayPlace, GatewaySettings, Router, check, readdressed
+from ..network.gateway import GatewayPlace, GatewaySettings, SubnetRouter, check, readdressed
 from ..network.packet import ICMP, TCP, UDP, Addr, Packet
 from .segments import RST, flags
 from .tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, TcpState
@@ -42,7 +42,7 @@ class TrackedConnection:
         self.state = TcpState.NONE
 
 
-class Tracker:
+class ConnectionTable:
     """Table of connections. Each connection is indexed by the tuples of both directions."""
 
     def __init__(
@@ -183,7 +183,7 @@ class LinuxSettings(GatewaySettings):
     max_mappings: int = 65536
 
 
-class LinuxNat(Router):
+class LinuxNat(SubnetRouter):
     """NAT that behaves as Linux's."""
 
     routed = False
@@ -195,7 +195,7 @@ class LinuxNat(Router):
         check("hairpin", settings.hairpin, ("external", "off"))
         check("source", settings.source, ("masquerade", "random", "fully-random", "persistent"))
         check("overlay", settings.overlay, overlays)
-        self.tracker = Tracker(
+        self.tracker = ConnectionTable(
             settings.udp_new, settings.udp_stream, settings.tcp_established, settings.max_mappings
         )
         self._input = settings.input

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from typing import Final
 
-from ..network.gateway import GatewayPlace, GatewaySettings, Router, check
+from ..network.gateway import GatewayPlace, GatewaySettings, SubnetRouter, check
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
 from .segments import HeldSyns
 from .sessions import BEHAVIOURS, FlowState, Timers
@@ -93,7 +93,7 @@ class OpenFlows:
 class Firewall:
     """Stateful filter: every packet may leave, and packets that belong to a session may enter.
 
-    A gateway has one for IPv6 (`Router.six`), or for IPv4 if it does not translate addresses.
+    A gateway has one for IPv6 (`SubnetRouter.six`), or for IPv4 if it does not translate addresses.
 
     If `unsolicited` is "drop", other packets are dropped silently; if it is "admin", they are
     answered with an ICMP error. A SYN is answered only after 6 seconds without a SYN in the other
@@ -102,7 +102,7 @@ class Firewall:
 
     def __init__(
         self,
-        gateway: Router,
+        gateway: SubnetRouter,
         *,
         filtering: str = "apd",
         timers: Timers = SIX,
@@ -165,7 +165,7 @@ class FirewallSettings(GatewaySettings):
     max_sessions: int = 65536
 
 
-class PublicFirewall(Router):
+class PublicFirewall(SubnetRouter):
     """Gateway whose inside has public IPv4 addresses, behind a stateful firewall without
     translation.
 

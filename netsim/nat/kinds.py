@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from ..errors import nearest
-from ..network.gateway import GatewayPlace, GatewaySettings, Router
+from ..network.gateway import GatewayPlace, GatewaySettings, SubnetRouter
 from ..network.packet import TCP, UDP
 from .cgn import Cgn, CgnSettings
 from .conntrack import LinuxNat, LinuxSettings
@@ -28,7 +28,7 @@ CAMPUS: Final = frozenset({(TCP, 80), (TCP, 443), (TCP, 53), (UDP, 53)})
 class GatewayKind(Generic[Settings]):
     """Kind of gateway: its class and its default settings."""
 
-    make: Callable[[GatewayPlace, Settings], Router]
+    make: Callable[[GatewayPlace, Settings], SubnetRouter]
     settings: Settings
 
 
@@ -46,7 +46,7 @@ def _rfc(mapping: str, filtering: str) -> GatewayKind[RfcSettings]:
 
 KINDS: Final[Mapping[str, GatewayKind[Any]]] = MappingProxyType(
     {
-        "router": GatewayKind(Router, GatewaySettings()),
+        "router": GatewayKind(SubnetRouter, GatewaySettings()),
         "public-firewall": GatewayKind(PublicFirewall, FirewallSettings()),
         "linux-drop": _linux(),
         "linux-accept": _linux(input="accept"),
@@ -76,7 +76,7 @@ _SIX_KNOBS: Final = {"filtering6": "filtering", "unsolicited6": "unsolicited"}
 _TIMERS: Final = tuple(Timers.__slots__)
 
 
-def build(kind: str, place: GatewayPlace, knobs: Knobs) -> Router:
+def build(kind: str, place: GatewayPlace, knobs: Knobs) -> SubnetRouter:
     """Create a gateway of this kind. Raises ValueError if the kind or a knob is unknown."""
     found = KINDS.get(kind)
     if found is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from ..network.gateway import GatewayPlace, GatewaySettings, Router, check, readdressed
+from ..network.gateway import GatewayPlace, GatewaySettings, SubnetRouter, check, readdressed
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
 from .ports import PortAllocator
 from .segments import HeldSyns, reset_for
@@ -67,7 +67,7 @@ class RfcSettings(GatewaySettings):
     tcp_unsolicited: str = "icmp"
 
 
-class RfcNat(Router):
+class RfcNat(SubnetRouter):
     """NAT that behaves as the RFCs describe."""
 
     routed = False

@@ -74,7 +74,7 @@ class GatewaySettings:
     prefix: str | None = None
 
 
-class Router:
+class SubnetRouter:
     """Router between the subnets `inside` and `outside`. Subclasses translate and filter packets.
 
     `wan` is the gateway's attachment outside, behind its access link. `lan` is its attachment
@@ -144,16 +144,16 @@ class Router:
         """Make an inner address reachable from outside through this gateway and the gateways around
         it. For IPv4, stop at the first gateway that translates addresses (not `routed`).
         """
-        gateway: Router | None = self
+        gateway: SubnetRouter | None = self
         while gateway is not None and (":" in address or gateway.routed):
             gateway.outside.members[address] = gateway.wan
             gateway = gateway.outer
 
     @property
-    def outer(self) -> "Router | None":
+    def outer(self) -> "SubnetRouter | None":
         """The gateway that this one is behind, or None."""
         owner = self.outside.gateway.owner if self.outside.gateway is not None else None
-        return owner if isinstance(owner, Router) else None
+        return owner if isinstance(owner, SubnetRouter) else None
 
     def _dial(self, address: str) -> None:
         """Assign an outer address to this gateway."""
@@ -329,7 +329,7 @@ class Router:
         """Remove the route to an inner address from this gateway and all gateways that it is
         behind.
         """
-        gateway: Router | None = self
+        gateway: SubnetRouter | None = self
         while gateway is not None:
             gateway.outside.members.pop(address, None)
             gateway = gateway.outer

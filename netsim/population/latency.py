@@ -50,7 +50,7 @@ class GeoSite:
     region: str = ""
 
 
-class Matrix:
+class LatencyMatrix:
     """One-way latencies between sites, in seconds. A site is identified by its row number.
 
     The latency between two sites is half of the mean of the two measured round trips.
@@ -115,7 +115,7 @@ def _bounded(count: int, line: int) -> None:
         raise BadScenario(f"the matrix has more than {MAX_SITES} sites", line=line)
 
 
-def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
+def planetlab(lines: Iterable[str], unit: str = "") -> LatencyMatrix:
     """Parse the PlanetLab format: a square of round trips, separated by white space.
 
     Each line has the round trips of one site. `unit` is "ms", "s" or empty. If it is empty, the
@@ -142,7 +142,7 @@ def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
             f"the longest round trip is {longest:g}, which can be seconds or milliseconds",
             hint='set the unit in [world]: `latency_unit = "s"` or `latency_unit = "ms"`',
         )
-    return Matrix([GeoSite(f"planetlab-{row}") for row in range(len(rows))], rows)
+    return LatencyMatrix([GeoSite(f"planetlab-{row}") for row in range(len(rows))], rows)
 
 
 def _rows_of(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -156,7 +156,7 @@ def _rows_of(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         raise BadScenario(f"not valid CSV: {error}", line=reader.line_num) from None
 
 
-def wondernetwork(lines: Iterable[str]) -> Matrix:
+def wondernetwork(lines: Iterable[str]) -> LatencyMatrix:
     """Parse the WonderNetwork format, which is CSV with one line for each pair of cities.
 
     The columns are `from,to,avg_ms,pct_sol,min_ms,max_ms,mdev_ms`. `from` is a city, with `+` in
@@ -180,7 +180,7 @@ def wondernetwork(lines: Iterable[str]) -> Matrix:
     return _from_pings(pings, places)
 
 
-def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Matrix:
+def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> LatencyMatrix:
     """Build a matrix from pings.
 
     `pings` maps each sending city to its round trips by destination. `places` are all destinations,
@@ -202,10 +202,12 @@ def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Ma
         [pings[a].get(full[b], pings[b].get(full[a], median)) if a != b else 0.0 for b in names]
         for a in names
     ]
-    return Matrix([GeoSite(city, full[city].rsplit(",", 1)[-1].strip()) for city in names], matrix)
+    return LatencyMatrix(
+        [GeoSite(city, full[city].rsplit(",", 1)[-1].strip()) for city in names], matrix
+    )
 
 
-def cities(lines: Iterable[str]) -> Matrix:
+def cities(lines: Iterable[str]) -> LatencyMatrix:
     """Compute the latencies between cities, given as CSV: `name,region,latitude,longitude`.
 
     Latitude and longitude are in degrees. Lines that begin with `#` are comments. Raises
@@ -219,7 +221,7 @@ def cities(lines: Iterable[str]) -> Matrix:
         _bounded(len(sites) + 1, line)
         sites.append(GeoSite(row[0], row[1]))
         places.append((_degrees(row[2], 90, line), _degrees(row[3], 180, line)))
-    return Matrix(sites, [[round_trip_ms(a, b) for b in places] for a in places])
+    return LatencyMatrix(sites, [[round_trip_ms(a, b) for b in places] for a in places])
 
 
 def _degrees(item: str, most: int, line: int) -> float:
@@ -251,7 +253,7 @@ def round_trip_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
     return 2000 * km * DETOUR / FIBRE_KM_PER_S + ENDS_MS
 
 
-FORMATS: Final[dict[str, Callable[..., Matrix]]] = {
+FORMATS: Final[dict[str, Callable[..., LatencyMatrix]]] = {
     "cities": cities,
     "planetlab": planetlab,
     "wondernetwork": wondernetwork,
@@ -266,7 +268,7 @@ def names() -> list[str]:
 
 
 @cache
-def matrix(name: str = "core") -> Matrix:
+def matrix(name: str = "core") -> LatencyMatrix:
     """Return a built-in matrix by its name. Raises BadScenario if there is none."""
     if name not in names():
         raise unknown("latency matrix", name, names())

@@ -12,7 +12,7 @@ from typing import Any, Final, NotRequired, TypedDict, TypeVar
 from ..errors import BadScenario
 from ..host import Host
 from ..light import LightCore, LightHost
-from ..network.gateway import Router
+from ..network.gateway import SubnetRouter
 from ..network.link import LinkSpec
 from ..world import World
 from . import latency, profiles
@@ -102,7 +102,7 @@ class Volunteer:
 
     drawn: Draw
     host: Host | LightHost
-    gateways: list[Router]
+    gateways: list[SubnetRouter]
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ def _kind(item: ClassEntry) -> VolunteerKind:
     )
 
 
-def draw(population: Population, random: Random, places: latency.Matrix) -> Draw:
+def draw(population: Population, random: Random, places: latency.LatencyMatrix) -> Draw:
     """Draw the properties of one volunteer. `places` is the latency matrix.
 
     The number of random values used does not depend on the result.
@@ -209,7 +209,7 @@ def populate(
     count: int,
     *,
     population: str | Population = DEFAULT,
-    places: latency.Matrix | None = None,
+    places: latency.LatencyMatrix | None = None,
     prefix: str = "v",
     core: Callable[[str], LightCore] | None = None,
 ) -> list[Volunteer]:
@@ -232,7 +232,7 @@ def draws(
     count: int,
     *,
     population: str | Population = DEFAULT,
-    places: latency.Matrix | None = None,
+    places: latency.LatencyMatrix | None = None,
     prefix: str = "v",
 ) -> dict[str, Draw]:
     """Draw `count` volunteers.
@@ -258,7 +258,7 @@ def build(
     the access link that was drawn. If `core` is given, the host is a light host with this core.
     """
     kind, access = drawn.kind, link or profiles.link(drawn.link)
-    gateways: list[Router] = []
+    gateways: list[SubnetRouter] = []
     if kind.carrier:
         gateways.append(
             world.gateway(

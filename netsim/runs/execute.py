@@ -16,7 +16,7 @@ from ..errors import BadScenario, CannotSimulate, RunFailed, SimError
 from ..scenario.format.tables import Scenario
 from ..scenario.result import RunResult
 from ..scenario.run import Progress, ScenarioRun
-from .folder import Inputs, unwritable
+from .folder import RunInputs, unwritable
 
 After = Callable[[RunResult], None]
 """Function that is called with the result of a run, even if the run was interrupted or has failed.
@@ -65,7 +65,7 @@ def make_strict(scenario: Scenario) -> None:
 
 
 def execute(
-    inputs: Inputs,
+    inputs: RunInputs,
     display: Display,
     *,
     trace: Path | None = None,
@@ -150,7 +150,7 @@ class TraceFile:
         self._file.close()
 
 
-def _command(inputs: Inputs) -> str:
+def _command(inputs: RunInputs) -> str:
     """Return the command that repeats the run with a trace."""
     return f"`shoal sim run {inputs.file} --seed {inputs.seed} --trace`"
 

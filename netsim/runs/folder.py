@@ -25,7 +25,7 @@ PRODUCTS: Final = (RESULT, TRACE, REPORT, METRICS, SERIES, SAMPLES, HOSTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class RunInputs:
     """Inputs that determine the packets of a run.
 
     `file` is the scenario's file, for messages. `hosts` is the value of `--hosts`, and `backend`
@@ -65,7 +65,7 @@ class RunFolder:
         """The path of the trace of the run that is being written."""
         return self.place / TRACE
 
-    def claim(self, inputs: Inputs, *, force: bool) -> None:
+    def claim(self, inputs: RunInputs, *, force: bool) -> None:
         """Check that a run with these inputs may be written to this folder, and choose `place`.
 
         Raises RunFailed if the run would replace other files, or, without `force`, another run.
@@ -94,7 +94,7 @@ class RunFolder:
         real = self.path.resolve()
         self.place = real.with_name(f".{real.name}.{os.getpid()}")
 
-    def _other(self, inputs: Inputs) -> str:
+    def _other(self, inputs: RunInputs) -> str:
         """Describe how the inputs of the run in this folder differ from `inputs`.
 
         Return an empty text if they are the same.

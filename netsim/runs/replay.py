@@ -9,7 +9,7 @@ from ..scenario.format.metrics import Metrics
 from ..scenario.result import RunResult
 from ..trace.file import first_difference
 from .execute import Display, execute, make_strict, versions
-from .folder import SCENARIO, TRACE, Inputs, RunFolder
+from .folder import SCENARIO, TRACE, RunFolder, RunInputs
 from .read import read_scenario
 
 
@@ -129,7 +129,7 @@ def replay(folder: Path, until: float | None, display: Display) -> Replay:
         until = None
     if until is None and before.ended not in ("done", "stopped"):
         until = before.virtual or None  # the original was interrupted at this time
-    inputs = Inputs(scenario, folder / SCENARIO, before.seed)
+    inputs = RunInputs(scenario, folder / SCENARIO, before.seed)
     with tempfile.TemporaryDirectory(prefix="shoal-replay-") as scratch:
         trace = Path(scratch) / TRACE if kept.trace.is_file() else None
         again = execute(inputs, display, trace=trace, until=until)

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..scenario.result import RunResult
 from .execute import Display, execute, make_strict
 from .export import export_run
-from .folder import Inputs, Origin, RunFolder
+from .folder import Origin, RunFolder, RunInputs
 from .kernel import run_in_kernel
 from .read import read_scenario
 
@@ -41,7 +41,7 @@ def run(options: RunOptions, display: Display) -> Ran:
     """
     scenario = read_scenario(options.file, options.hosts)
     seed = scenario.sim.seeds[0] if options.seed is None else options.seed
-    inputs = Inputs(scenario, options.file, seed, options.hosts, options.backend)
+    inputs = RunInputs(scenario, options.file, seed, options.hosts, options.backend)
     folder = RunFolder(options.out or Path("runs") / f"{file_name(scenario.sim.name)}-{seed}")
     folder.claim(inputs, force=options.force)
 

@@ -22,7 +22,7 @@ from .sweepfile import SeedLine, VerdictLine
 STRICT = "--strict"  # argument of the process for scenarios that are `strict`
 
 
-class Task(TypedDict):
+class ScenarioTask(TypedDict):
     """A scenario in the form in which it is sent to another process."""
 
     text: str
@@ -30,7 +30,7 @@ class Task(TypedDict):
     files: dict[str, str]
 
 
-def task_of(scenario: Scenario, hosts: int | None) -> Task:
+def task_of(scenario: Scenario, hosts: int | None) -> ScenarioTask:
     """Convert a scenario to the form in which it is sent to another process.
 
     `hosts` is the value of `--hosts`.
@@ -38,7 +38,7 @@ def task_of(scenario: Scenario, hosts: int | None) -> Task:
     return {"text": scenario.text, "hosts": hosts, "files": scenario.files}
 
 
-def run_seed(task: Task, seed: int, progress: Progress | None = None) -> SeedLine:
+def run_seed(task: ScenarioTask, seed: int, progress: Progress | None = None) -> SeedLine:
     """Run a seed and return its result line: figures and verdicts, or the reason for a failure."""
     began = time.perf_counter()
     try:
@@ -59,7 +59,7 @@ def run_seed(task: Task, seed: int, progress: Progress | None = None) -> SeedLin
     }  # fmt: skip
 
 
-def run_on_node(task: Task, seed: int) -> SeedLine:
+def run_on_node(task: ScenarioTask, seed: int) -> SeedLine:
     """Run a seed on a node of a cluster. Return its result line, with the versions on that node."""
     line = run_seed(task, seed)
     line["versions"] = versions()
@@ -80,7 +80,7 @@ def main() -> None:
         if os.getppid() != parent:
             os._exit(1)
 
-    task: Task = json.loads(sys.stdin.readline())
+    task: ScenarioTask = json.loads(sys.stdin.readline())
     for line in sys.stdin:
         answer = run_seed(task, int(line), with_parent)
         answers.write(json.dumps(answer) + "\n")

@@ -14,7 +14,7 @@ from ..faults import Faults
 from ..host import Program
 from ..population.churn import churn, power_off
 from ..population.mix import Volunteer
-from ..trace.trace import Ledger, Writable
+from ..trace.trace import CountingTrace, Writable
 from ..world import World
 from .expect import InvariantWatch, judge
 from .figures import figures, pairs
@@ -58,7 +58,7 @@ class ScenarioRun:
     ) -> None:
         self.scenario = scenario
         self.seed = seed
-        self.ledger = Ledger(file=trace_file)
+        self.ledger = CountingTrace(file=trace_file)
         self.world = World(seed, trace=self.ledger, latency=latency(scenario))
         self.faults = Faults(self.world)
         self.topology = Topology(scenario, self.world)
@@ -134,7 +134,7 @@ class ScenarioRun:
             return
         await member.host.start(member.program)
 
-    async def _generate(self, member: RunHost, action: actions.Generate) -> None:
+    async def _generate(self, member: RunHost, action: actions.MakeText) -> None:
         """Generate text with a host's daemon, and record the time that it took."""
         took = await daemon.generate(member.host, action)
         self.generations.append((member.host.name, took))

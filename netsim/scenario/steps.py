@@ -7,7 +7,7 @@ import trio
 
 from ..errors import SimError
 from ..faults import Faults, Rule
-from ..network.gateway import Router
+from ..network.gateway import SubnetRouter
 from .format import actions
 from .format.actions import targets_of
 from .format.tables import StepTable
@@ -15,7 +15,7 @@ from .result import Happening
 from .topology import RunHost, Topology
 
 DiskFault = actions.DiskFull | actions.DiskReadOnly | actions.DiskLostSyncs
-Generate = Callable[[RunHost, actions.Generate], Awaitable[None]]  # generates text with a daemon
+Generate = Callable[[RunHost, actions.MakeText], Awaitable[None]]  # generates text with a daemon
 
 
 class StepRunner:
@@ -66,14 +66,14 @@ class StepRunner:
         """Return the names of the hosts to which the words refer."""
         return [member.host.name for member in self.topology.hosts_of(words)]
 
-    def _plugs(self, words: tuple[str, ...]) -> list[str | Router]:
+    def _plugs(self, words: tuple[str, ...]) -> list[str | SubnetRouter]:
         """Return the targets of a link fault to which the words refer: names of hosts, and
         gateways.
 
         A word that names both a host and its own gateway refers to the host.
         """
         groups = self.topology.groups
-        found: list[str | Router] = []
+        found: list[str | SubnetRouter] = []
         for word in words:
             if word in self.topology.gateways and word not in self.topology.members:
                 found.append(self.topology.gateways[word])
@@ -81,14 +81,14 @@ class StepRunner:
                 found += groups.get(word, [word])
         return found
 
-    def _gateways(self, words: tuple[str, ...]) -> list[Router]:
+    def _gateways(self, words: tuple[str, ...]) -> list[SubnetRouter]:
         """Return the gateways to which the words refer.
 
         A host's name refers to the host's own gateway. In groups, hosts without a gateway of their
         own are ignored. Raises SimError if a word refers to no gateway at all.
         """
         gateways, groups = self.topology.gateways, self.topology.groups
-        found: dict[str, Router] = {}
+        found: dict[str, SubnetRouter] = {}
         for word in words:
             named = [name for name in groups.get(word, [word]) if name in gateways]
             if not named:
@@ -122,7 +122,7 @@ class StepRunner:
                 await faults.restart(*names(target))
             case actions.Sleep(target):
                 faults.sleep(*names(target))
-            case actions.Resume(target):
+            case actions.WakeHosts(target):
                 faults.resume(*names(target))
             case actions.Clock(target, step):
                 faults.step_clock(*names(target), seconds=step)
@@ -140,7 +140,7 @@ class StepRunner:
                 self._cut(target, way, True)
             case actions.DiskFull() | actions.DiskReadOnly() | actions.DiskLostSyncs():
                 self._spoil_disks(action, True)
-            case actions.Generate(target):
+            case actions.MakeText(target):
                 for member in self.topology.hosts_of(target):
                     await self._generate(member, action)
         return []

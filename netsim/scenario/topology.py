@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import BadScenario
 from ..host import Host, Program
-from ..network.gateway import Router
+from ..network.gateway import SubnetRouter
 from ..network.link import LinkSpec
 from ..network.network import Latency
 from ..population.mix import Draw, Volunteer, build, draws
@@ -28,7 +28,7 @@ class RunHost:
 
     host: Host
     kind: str  # the kind of its gateway, by which the report groups hosts
-    gateway: Router | None  # the gateway directly in front of the host
+    gateway: SubnetRouter | None  # the gateway directly in front of the host
     program_name: str
     settings: ProgramSettings
     start: float  # when its program starts, in virtual seconds
@@ -47,7 +47,7 @@ class Topology:
         self.scenario = scenario
         self.world = world
         self.members: dict[str, RunHost] = {}
-        self.gateways: dict[str, Router] = {}
+        self.gateways: dict[str, SubnetRouter] = {}
         self.groups: dict[str, list[str]] = {}
         self.relays: list[Host] = []
         self.volunteers: list[Volunteer] = []
@@ -156,7 +156,7 @@ class Topology:
 
     def _gateway(
         self, table: HostTable, name: str, link: LinkSpec | None
-    ) -> tuple[Router | None, str]:
+    ) -> tuple[SubnetRouter | None, str]:
         """Return the gateway directly in front of a host, and its kind.
 
         Builds the gateway if it is the host's own. The gateway is None for a public host.

@@ -72,7 +72,7 @@ class Trace:
             self.records += batch
 
 
-class Ledger(Trace):
+class CountingTrace(Trace):
     """Trace that also counts packets and bytes by host, and drops by reason.
 
     Records are counted in batches. `digest` and `counters` first count the records of the

@@ -13,7 +13,7 @@ from ...dht.figures import DhtFigures
 from ...dht.finding import FindingResult
 from ...dht.lookup.candidate import LookupStep
 from ...dht.lookup.foundrecords import FoundRecord
-from ...dht.names import NameMeaning, NameQuery, Names, read, spelled
+from ...dht.names import NameMeaning, NameQuery, NameResolver, read, spelled
 from ...dht.records.key import Key, distance, key_text, node_key, parse_key, record_key
 from ...dht.records.record import BlobBody, NameBody, PeerBody, ShardBody
 from ...dht.service import Dht
@@ -44,7 +44,7 @@ class Lookups:
     """Control socket operations that look up records in the DHT for one node."""
 
     def __init__(
-        self, dht: Dht, names: Names, blobs: Blobs, directory: Directory, endpoint: Endpoint
+        self, dht: Dht, names: NameResolver, blobs: Blobs, directory: Directory, endpoint: Endpoint
     ) -> None:
         self._dht = dht
         self._names = names

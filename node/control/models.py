@@ -14,7 +14,7 @@ from ...dht.exchange.fetch import FetchReport
 from ...dht.names import NameMeaning, Voucher, spelled
 from ...state.directory import Directory
 from ...tasks.models.adding import Added, Source, add_model, quantise, quantised_name
-from ...tasks.sharing.offers import WORD, Offer
+from ...tasks.sharing.offers import WORD, SharedOffer
 from ...transport import naming, shortid
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
@@ -223,7 +223,7 @@ class ModelOperations:
         return next((name for name, known in names.items() if known == root), root[:16])
 
 
-def without_root(asked: str, offer: Offer) -> ModelError:
+def without_root(asked: str, offer: SharedOffer) -> ModelError:
     """Return the error for a shared model where one with a root is needed."""
     peer = shortid.short(offer.peer)
     return ModelError(

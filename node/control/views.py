@@ -9,7 +9,7 @@ from ...dht.content.manifest import Manifest
 from ...dht.content.quota import LibraryLimit
 from ...state.directory import Directory
 from ...state.membership.record import Capacity, DeviceSpeed, MemberRecord, ModelName, ShardRecord
-from ...tasks.costs.tracker import ModelError
+from ...tasks.costs.tracker import Deviation
 from ...tasks.engine.families import architecture
 from ...tasks.engine.interface import Parts
 from ...tasks.errors import NoRoute
@@ -344,7 +344,7 @@ def peer_view(
     link: Link | None,
     names: Mapping[str, ModelName],
     now: float,
-    error: ModelError,
+    error: Deviation,
 ) -> PeerView:
     """Describe another node from its member record, and from the measurements of the link to it.
     `link` is None if there is none. `now` is in seconds on the host's clock. `error` is that of

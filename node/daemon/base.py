@@ -17,7 +17,7 @@ from ...tasks.engine.process import EngineProcess
 from ...tasks.hardware.facts import Device
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.serving.interface import NO_TORCH, RestartingEngine
-from ...transport.host.seam import Host, Machine
+from ...transport.host.seam import Host, MachineFigures
 from ...transport.identity import IDENTITY_FILE, Identity, load_or_create_identity
 from .. import defaults
 from ..errors import ControlError
@@ -149,7 +149,7 @@ async def prepare(
     )
 
 
-def _offered(machine: Machine, device: Device, memory: int | None) -> Capacity:
+def _offered(machine: MachineFigures, device: Device, memory: int | None) -> Capacity:
     """Return what this machine offers. `memory` is what its owner offers in bytes; None: half of
     the free memory, or of an accelerator's memory."""
     on_cpu = device.name == "cpu"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ...tasks.chunks.connector import ChunkConnector, Surroundings
+from ...tasks.chunks.connector import ChunkConnector, NodeFunctions
 from ...tasks.chunks.provider import ChunkProvider
 from ...tasks.chunks.store import Layers, SharedChunks
 from ...tasks.defaults import CHUNK_LIKELY
@@ -24,7 +24,7 @@ class ChunkParts:
         own = base.identity.peer
         store = SharedChunks(content.kv, self._is_wanted)
         self.provider = ChunkProvider(base.host, network.endpoint, base.identity, store, engine)
-        around = Surroundings(content.providers.connect, self._replicas, self._trusts)
+        around = NodeFunctions(content.providers.connect, self._replicas, self._trusts)
         self.connector = ChunkConnector(base.host, own, engine, content.kv, store, around)
         network.stage.chunks.use(self.connector)
 

@@ -10,7 +10,7 @@ from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
-from ...tasks.jobs.checking.checks import Checks
+from ...tasks.jobs.checking.checks import ResultChecks
 from ...tasks.jobs.checking.trust import Trust
 from ...tasks.jobs.crew import IdleTime, WorkTerms
 from ...tasks.jobs.defaults import KEPT_AFTER
@@ -66,7 +66,7 @@ class Working:
         )
         self.shop = Workshop(services, models, shelf, turn, network.directory.members)
         """What jobs of all kinds use on this node."""
-        self.checks = Checks(host, own, self.shop, KINDS, trust)
+        self.checks = ResultChecks(host, own, self.shop, KINDS, trust)
         """Checks of the results of this node's jobs."""
         self.desk = Desk(local, Results(host, self._folder.results), shelf, self.checks)
         self.keepers = Keepers(

@@ -1,7 +1,7 @@
 """Reports the memory of this node's processes, and warns if the offered memory does not fit."""
 
 from ...tasks.inference.models import Models
-from ...transport.host.seam import Machine
+from ...transport.host.seam import MachineFigures
 from ..control.messages.node import Memory, ProcessMemory
 from ..defaults import LAYER_MEMORY, PROGRAMS_MEMORY
 from ..health import Condition
@@ -35,7 +35,7 @@ def check_memory(base: Base) -> None:
         base.health.report(found.name, found.sentence, hint=found.hint)
 
 
-def memory_condition(asked: int, machine: Machine) -> Condition | None:
+def memory_condition(asked: int, machine: MachineFigures) -> Condition | None:
     """Return a warning about offering `asked` bytes of memory, or None if they are fine.
 
     `machine` was measured before the engine started.

@@ -7,8 +7,8 @@ from ...state.views.jobs import Job
 from ...tasks.jobs.models import JobModels
 from ...tasks.jobs.shelf import Shelves
 from ...tasks.tuning.moving.checkpoints import ArchOf, Checkpoints
-from ...tasks.tuning.moving.runner import Chains, FinetuneRunner
-from ...tasks.tuning.moving.standby import Standby
+from ...tasks.tuning.moving.runner import FinetuneRunner, MovedChainSource
+from ...tasks.tuning.moving.standby import TrainerStandby
 from ...tasks.tuning.moving.state import Vault
 from ...transport.identity import PeerId
 from .base import Base
@@ -19,7 +19,7 @@ from .network import NetworkParts
 class Trainers:
     """What trainers use of their node: chains, and the architectures of models."""
 
-    chains: Chains
+    chains: MovedChainSource
     arch_of: ArchOf
 
 
@@ -37,7 +37,7 @@ class Moving:
         host, jobs = base.host, network.state.views.jobs
         self.vault = Vault(host, shelf)
         self.checkpoints = Checkpoints(self.vault, shelf, jobs, models, trainers.arch_of)
-        self.standby = Standby(host, network.courier, jobs, self.checkpoints)
+        self.standby = TrainerStandby(host, network.courier, jobs, self.checkpoints)
         folder = base.config.folder.trained
         self.runner = FinetuneRunner(host, folder, trainers.chains, self.checkpoints, self.standby)
 

@@ -8,10 +8,10 @@ from ...state.membership.record import SharedModel
 from ...tasks.inference.gateway import Gateway
 from ...tasks.sharing.answering import Answering
 from ...tasks.sharing.asking import Asking
-from ...tasks.sharing.desk import Desk
+from ...tasks.sharing.desk import SharingDesk
 from ...tasks.sharing.errors import ShareError
-from ...tasks.sharing.line import Standing
-from ...tasks.sharing.offers import Offer
+from ...tasks.sharing.line import PeerStanding
+from ...tasks.sharing.offers import SharedOffer
 from ...tasks.sharing.sharing import Sharing
 from ...transport.identity import PeerId
 from .base import Base
@@ -37,7 +37,7 @@ class SharingParts:
             guard=endpoint.guard,
             trouble=self._trouble,
         )
-        self.desk = Desk(host, endpoint, self.sharing, network.stage.meter, self._standing)
+        self.desk = SharingDesk(host, endpoint, self.sharing, network.stage.meter, self._standing)
         self.asking = Asking(host, endpoint, network.courier, self.desk)
         self.answering = Answering(directory, content.names, gateway.generate, self.asking)
 
@@ -56,13 +56,13 @@ class SharingParts:
         """Share what the owner shared before, until cancelled."""
         await self.sharing.run(task_status=task_status)
 
-    def offers(self) -> Sequence[tuple[str, Offer]]:
+    def offers(self) -> Sequence[tuple[str, SharedOffer]]:
         """Return all shared models that live members offer, each with the name that means it."""
         return self.answering.all()
 
     def called(self, name: str) -> str:
         """Return the name by which other nodes ask for a model that this node shares."""
-        return self.answering.called(Offer(self._base.identity.peer, SharedModel(name, "")))
+        return self.answering.called(SharedOffer(self._base.identity.peer, SharedModel(name, "")))
 
     def _publish(self, models: tuple[SharedModel, ...]) -> None:
         self._directory.publish(shared=models)
@@ -73,5 +73,5 @@ class SharingParts:
         else:
             self._base.health.report(_CONDITION, error.message, hint=error.hint)
 
-    def _standing(self, peer: PeerId) -> Standing:
-        return Standing.MEMBER if peer in self._directory.members() else Standing.STRANGER
+    def _standing(self, peer: PeerId) -> PeerStanding:
+        return PeerStanding.MEMBER if peer in self._directory.members() else PeerStanding.STRANGER

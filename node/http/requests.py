@@ -80,7 +80,7 @@ class ResponseFormat(Message, frozen=True, forbid_unknown_fields=True):
     type: Literal["text"]
 
 
-class _Body(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _SharedParameters(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Parameters that chat completions and completions share."""
 
     model: Model
@@ -106,7 +106,7 @@ class _Body(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("`seed`: expected a whole number of 64 bits")
 
 
-class ChatBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatBody(_SharedParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=TEXT_MESSAGES)]
@@ -135,7 +135,7 @@ class ChatBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def check(self) -> None:
         """Raise ValueError if parameters contradict each other or the seed is out of range."""
-        _Body.check(self)
+        _SharedParameters.check(self)
         both = self.max_tokens, self.max_completion_tokens
         if None not in both and both[0] != both[1]:
             raise ValueError("`max_tokens`: expected the same number as `max_completion_tokens`")
@@ -143,7 +143,7 @@ class ChatBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("`top_logprobs`: expected only together with `logprobs`")
 
 
-class CompletionBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CompletionBody(_SharedParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of `POST /v1/completions`."""
 
     prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
@@ -154,7 +154,7 @@ class CompletionBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def check(self) -> None:
         """Raise ValueError if a parameter is not supported or out of range."""
-        _Body.check(self)
+        _SharedParameters.check(self)
         if self.echo:
             raise ValueError("`echo`: expected false, because the prompt is not repeated")
 
@@ -224,7 +224,7 @@ def read_completion(data: bytes | bytearray) -> Asked:
     )
 
 
-def _shared(body: _Body) -> Asked:
+def _shared(body: _SharedParameters) -> Asked:
     """Return the parameters that both kinds of body have."""
     stop = body.stop or ()
     return Asked(

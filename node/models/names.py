@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from ...dht.content.library import Library
-from ...dht.names import Names
+from ...dht.names import NameResolver
 from ...dht.records.record import NameBody
 from ...dht.service import Dht
 from ...state.directory import Directory
@@ -13,7 +13,7 @@ from ...transport.identity import PeerId
 from ..defaults import NAMED_LAYERS
 
 
-def names_of(dht: Dht, library: Library, directory: Directory, told_of: ModelNames) -> Names:
+def names_of(dht: Dht, library: Library, directory: Directory, told_of: ModelNames) -> NameResolver:
     """Return the name look-up of one node. `told_of` is the view of the model names that members
     have published, including members that are not live."""
 
@@ -27,7 +27,7 @@ def names_of(dht: Dht, library: Library, directory: Directory, told_of: ModelNam
             for peer, model in told_of.told_of(root):
                 yield from ((peer, body) for body in name_bodies([model]))
 
-    return Names(dht, own=dht.peer, here=library.names, known=known, told=told)
+    return NameResolver(dht, own=dht.peer, here=library.names, known=known, told=told)
 
 
 def name_bodies(models: Iterable[ModelName]) -> Iterator[NameBody]:

@@ -32,7 +32,7 @@ from ..errors import FeedDamaged, StateError, StoreDamaged, StoreRefused
 from .archive import ArchivedFeed
 from .entry import Entry, FeedName, Head, Proof, read_stored
 from .pending import PendingChanges
-from .store import Batch, Drop, FeedCut, Forget, Put, Store, Work, size_of
+from .store import DeleteFeeds, Drop, FeedCut, LoadedFeeds, Put, Store, Work, size_of
 from .stored import StoredFeed
 
 STORE_FILE: Final = "state.db"
@@ -49,7 +49,7 @@ Lost = Callable[[Sequence[FeedName] | None], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _PendingCommit:
     """A change to commit, with the event that its caller waits for."""
 
     work: Work
@@ -74,7 +74,7 @@ class Keeper:
         """The store; None until it is open."""
         self._ended = True  # or not started
         self._turn = trio.Lock()  # only one thread at a time may use the connection
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_PendingCommit] = deque()
         self._news = trio.Event()
         self._held = PendingChanges(defaults.HELD_BYTES)
         self._refused: StoreRefused | None = None
@@ -180,7 +180,7 @@ class Keeper:
 
         Raises StoreRefused if the disk refuses and the memory for pending changes is full.
         """
-        await self._change(Forget((name,)) if head is None else FeedCut(name, head), own=False)
+        await self._change(DeleteFeeds((name,)) if head is None else FeedCut(name, head), own=False)
 
     async def drop(self, authors: Sequence[PeerId]) -> None:
         """Delete all feeds of these authors.
@@ -194,12 +194,12 @@ class Keeper:
 
         Raises StoreRefused if the disk refuses and the memory for pending changes is full.
         """
-        await self._change(Forget(tuple(names)), own=False)
+        await self._change(DeleteFeeds(tuple(names)), own=False)
 
     async def _change(self, work: Work, own: bool) -> None:
         if self._ended:
             raise trio.ClosedResourceError("the store is not open")
-        waiting = _Waiting(work, own)
+        waiting = _PendingCommit(work, own)
         self._queue.append(waiting)
         self._news.set()
         await waiting.done.wait()
@@ -225,12 +225,12 @@ class Keeper:
             waiting.error = error
             waiting.done.set()
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_PendingCommit]:
         """Return the next changes to commit.
 
         The changes stay in the queue, so that a cancelled commit leaves them for the final one.
         """
-        batch, size = list[_Waiting](), 0
+        batch, size = list[_PendingCommit](), 0
         for waiting in islice(self._queue, defaults.COMMIT_WORKS):
             if size >= defaults.COMMIT_BYTES:
                 break
@@ -238,7 +238,7 @@ class Keeper:
             batch.append(waiting)
         return batch
 
-    async def _committed(self, batch: Sequence[_Waiting]) -> Sequence[StateError | None]:
+    async def _committed(self, batch: Sequence[_PendingCommit]) -> Sequence[StateError | None]:
         """Commit a batch of changes.
 
         Return the error of each change, or None for a change that succeeded.
@@ -268,7 +268,7 @@ class Keeper:
             self._trouble(DISK, refused)
 
     def _keep_in_memory(
-        self, batch: Sequence[_Waiting], refused: StoreRefused
+        self, batch: Sequence[_PendingCommit], refused: StoreRefused
     ) -> list[StateError | None]:
         taken = [not waiting.own and self._held.add(waiting.work) for waiting in batch]
         return [None if kept else StoreRefused(refused.path, refused.error) for kept in taken]
@@ -313,7 +313,7 @@ class Keeper:
                 yield batch.feeds
             after = batch.after
 
-    async def _batch(self, after: int) -> Batch:
+    async def _batch(self, after: int) -> LoadedFeeds:
         try:
             return await self._use(Store.feeds, after)
         except StoreRefused as refused:
@@ -324,7 +324,7 @@ class Keeper:
                     await self._put_aside(refused.error)
             except OSError:
                 raise refused from None
-            return Batch([], [], None)
+            return LoadedFeeds([], [], None)
 
     async def entries(
         self, name: FeedName, epoch: int, seq: int, *, limit: int = defaults.LOAD_BYTES
@@ -357,7 +357,7 @@ class Keeper:
 
     async def _forget(self, name: FeedName) -> None:
         self._lost([name])
-        await self._use(Store.commit, [Forget((name,))])
+        await self._use(Store.commit, [DeleteFeeds((name,))])
 
     async def _use(self, work: Callable[[Store, *Ts], T], *args: *Ts) -> T:
         """Call a blocking method of the store in a thread, and return its result.

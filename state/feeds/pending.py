@@ -13,7 +13,7 @@ from ...transport.identity import PeerId
 from .. import defaults
 from .entry import Entry, FeedName, Head, Proof
 from .feed import NOWHERE
-from .store import Drop, FeedCut, Forget, Put, Work, size_of
+from .store import DeleteFeeds, Drop, FeedCut, Put, Work, size_of
 
 _Entries = dict[tuple[int, int], tuple[int, Entry]]
 """Entries of one feed and epoch, by epoch and seq, each with the number of its change."""
@@ -55,7 +55,7 @@ class PendingChanges:
                 self._put(entry, number)
         elif isinstance(work, Drop):
             self._drop(work.authors, number)
-        elif isinstance(work, Forget):
+        elif isinstance(work, DeleteFeeds):
             for name in work.names:
                 self._take(name, NOWHERE, number)
         elif isinstance(work, FeedCut):
@@ -132,7 +132,7 @@ class PendingChanges:
                     if self._drops.get(author) == self._first:
                         del self._drops[author]
             else:
-                for name in work.names if isinstance(work, Forget) else (work.name,):
+                for name in work.names if isinstance(work, DeleteFeeds) else (work.name,):
                     self._forget_limit(name)
                     if self._proofs.get(name, _NONE)[0] == self._first:
                         del self._proofs[name]
@@ -203,7 +203,7 @@ def _cost(work: Work) -> int:
     The result is the size of the change, and HELD_WORK bytes for each feed or author that it names.
     """
     taken = 1
-    if isinstance(work, Forget):
+    if isinstance(work, DeleteFeeds):
         taken = len(work.names)
     elif isinstance(work, Drop):
         taken = len(work.authors)

@@ -66,7 +66,7 @@ def read_update(ledger: DocumentFacts, update: bytes) -> Changes:
     The time is proportional to the size of the update. Raises BadUpdate with code `bad-update` if
     no honest author would write the update.
     """
-    reader = _Reader(update)
+    reader = _UpdateCursor(update)
     changes: Changes = {}
     for _ in range(_begin_items(reader, ledger)):
         key = _read_item(reader, ledger)
@@ -128,7 +128,7 @@ def _deletions(client: int, clocks: Iterable[int]) -> bytes:
     return b"\1" + _number(client) + _number(len(runs)) + told
 
 
-def _begin_items(reader: "_Reader", ledger: DocumentFacts) -> int:
+def _begin_items(reader: "_UpdateCursor", ledger: DocumentFacts) -> int:
     """Parse the start of the list of items, and return the number of items.
 
     Raises BadUpdate if the items do not continue the document's clock.
@@ -146,7 +146,7 @@ def _begin_items(reader: "_Reader", ledger: DocumentFacts) -> int:
     return count
 
 
-def _read_item(reader: "_Reader", ledger: DocumentFacts) -> str:
+def _read_item(reader: "_UpdateCursor", ledger: DocumentFacts) -> str:
     """Parse the next item up to the length of its value, and return the item's key."""
     kind = reader.byte()
     if kind == _LATER:
@@ -166,7 +166,7 @@ def _read_item(reader: "_Reader", ledger: DocumentFacts) -> str:
     return key
 
 
-def _read_deletions(reader: "_Reader", ledger: DocumentFacts) -> Iterator[int]:
+def _read_deletions(reader: "_UpdateCursor", ledger: DocumentFacts) -> Iterator[int]:
     """Yield the clocks of the deleted items, in order.
 
     Raises BadUpdate if one of them is not the current value of a key.
@@ -192,7 +192,7 @@ def _read_deletions(reader: "_Reader", ledger: DocumentFacts) -> Iterator[int]:
         least = start + length + 1
 
 
-class _Reader:
+class _UpdateCursor:
     """Cursor over the bytes of an update that accepts only canonical numbers."""
 
     def __init__(self, data: bytes) -> None:

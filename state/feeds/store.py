@@ -67,7 +67,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class DeleteFeeds:
     """Change that deletes these feeds."""
 
     names: Sequence[FeedName]
@@ -81,7 +81,7 @@ class FeedCut:
     head: Head
 
 
-Work = Put | Proof | Drop | Forget | FeedCut
+Work = Put | Proof | Drop | DeleteFeeds | FeedCut
 
 
 def size_of(work: Work) -> int:
@@ -93,7 +93,7 @@ def size_of(work: Work) -> int:
     return 0
 
 
-class Batch(NamedTuple):
+class LoadedFeeds(NamedTuple):
     """Result of `Store.feeds`: some feeds, and the damaged feeds among them, which were deleted.
 
     `after` is the number to pass to the next call, or None if there are no more feeds.
@@ -311,7 +311,7 @@ class Store:
 
     # Reading.
 
-    def feeds(self, after: int = -1) -> Batch:
+    def feeds(self, after: int = -1) -> LoadedFeeds:
         """Return the next feeds after the number `after`, with their entries.
 
         Damaged feeds are deleted. The first call has `after` -1.
@@ -321,7 +321,7 @@ class Store:
         rows = self._feed_rows(after)
         if not rows:
             self._remove_strays(after + 1, 1 << 62 - _SEQ_BITS)
-            return Batch([], [], None)
+            return LoadedFeeds([], [], None)
         last = rows[-1][0]
         found = self._entry_rows(after + 1, last + 1)
         kept, damaged, bad = list[StoredFeed](), list[FeedName](), list[int]()
@@ -335,7 +335,7 @@ class Store:
             if name is not None:
                 damaged.append(name)
         self._remove_feeds([*bad, *found])  # also entries without a feed
-        return Batch(kept, damaged, last)
+        return LoadedFeeds(kept, damaged, last)
 
     def _feed_rows(self, after: int) -> list[Row]:
         """Return the rows of the next feeds: at least one, and about LOAD_BYTES of entries in

@@ -26,7 +26,7 @@ Told = tuple[Nearness, int, bytes]
 bytes)."""
 
 
-class _Told(NamedTuple):
+class _ToldRecord(NamedTuple):
     reach: int
     age: Natural  # seconds
     sealed: bytes
@@ -39,7 +39,7 @@ _Names = Annotated[tuple[_Name, ...], Meta(max_length=ITEMS)]
 _Nonce = Annotated[bytes, Meta(min_length=defaults.NONCE_BYTES, max_length=defaults.NONCE_BYTES)]
 
 
-class _Links(Row, frozen=True):
+class _LinkList(Row, frozen=True):
     whole: bool
     has: _Names
     lost: _Names
@@ -75,7 +75,7 @@ class _Gathered(Row, frozen=True):
 def read_told(payload: Bytes) -> list[Told]:
     """Decode the records in a message. Raises BadRecord if the message is malformed."""
     try:
-        found = read_rows(_Told, payload, limit=defaults.BATCH_BYTES, most=defaults.BATCH)
+        found = read_rows(_ToldRecord, payload, limit=defaults.BATCH_BYTES, most=defaults.BATCH)
     except Undecodable as error:
         raise BadRecord(f"malformed message of records: {error}") from None
     return [(Nearness(min(max(each.reach, 0), 2)), each.age, each.sealed) for each in found]
@@ -149,7 +149,7 @@ def read_links(payload: Bytes) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]
     Returns (whether the report is complete, peers with a live link to the sender, peers that no
     longer have one). Raises BadRecord if the report is malformed.
     """
-    found = _read(_Links, payload)
+    found = _read(_LinkList, payload)
     return found.whole, _interned(found.has), _interned(found.lost)
 
 

@@ -27,7 +27,7 @@ from .record import MemberRecord, open_record, peek
 
 
 @dataclass(slots=True)
-class Known:
+class KnownMember:
     """A member record, with what this node knows about its author."""
 
     record: MemberRecord
@@ -89,9 +89,9 @@ class Roster:
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self.tag = tag_of(own)
-        self._known: dict[PeerId, Known] = {}
-        self._by_tag: dict[Tag, Known] = {}
-        self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
+        self._known: dict[PeerId, KnownMember] = {}
+        self._by_tag: dict[Tag, KnownMember] = {}
+        self._by_bytes: dict[bytes, KnownMember] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in the order of their links
         # sequence number of a record of this node's key that came from a peer
         self.reclaimed: int | None = None
@@ -105,10 +105,10 @@ class Roster:
         """Return the records of the linked members, as far as they are known."""
         return {peer: self._known[peer].record for peer in self.live if peer in self._known}
 
-    def known(self, peer: PeerId) -> Known | None:
+    def known(self, peer: PeerId) -> KnownMember | None:
         return self._known.get(peer)
 
-    def tagged(self, tag: Tag) -> Known | None:
+    def tagged(self, tag: Tag) -> KnownMember | None:
         """Return the record of the author with this tag, or None if it is not known."""
         return self._by_tag.get(tag)
 
@@ -156,7 +156,7 @@ class Roster:
         known = self._known[peer]
         return RecordOffer(known.record.seq, known.reach, self._age(peer, known, now))
 
-    def _age(self, peer: PeerId, known: Known, now: float) -> int:
+    def _age(self, peer: PeerId, known: KnownMember, now: float) -> int:
         return 0 if peer in self.live else math.ceil(now - known.heard)
 
     def at(self, host: str, port: int) -> list[PeerId]:
@@ -239,7 +239,7 @@ class Roster:
         return record
 
     @staticmethod
-    def _heard_again(known: Known, reach: Nearness, heard: float) -> None:
+    def _heard_again(known: KnownMember, reach: Nearness, heard: float) -> None:
         known.reach = max(known.reach, reach)
         known.heard = max(known.heard, heard)
 
@@ -307,7 +307,7 @@ class Roster:
             due = now + (defaults.DIAL_YIELD if self._own > record.peer else 0.0)
             pace = Bucket(Rate(*defaults.AUTHOR_UPDATES), now)
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
-            known = Known(record, sealed, reach, source, pace, heard, due, rank=rank)
+            known = KnownMember(record, sealed, reach, source, pace, heard, due, rank=rank)
             known.places, known.mark = _places(record), mark_of(sealed)
             known.tag = tag_of(record.peer)
             self._known[record.peer] = self._by_bytes[sealed] = known
@@ -415,7 +415,7 @@ class Roster:
         if known := self._known.get(peer):
             known.pause = defaults.DIAL_PAUSE[1]
 
-    def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
+    def _waiting(self) -> Iterator[tuple[PeerId, KnownMember]]:
         """Return the members that may be dialled once they are due.
 
         This method is called often, so it is a single loop.
@@ -434,7 +434,7 @@ class Roster:
             self._drop(peer)
 
 
-def _share(one: Known, other: Known) -> bool:
+def _share(one: KnownMember, other: KnownMember) -> bool:
     """Return whether two members publish an address that only one machine can have."""
     shared = one.places & other.places
     if not shared or min(one.reach, other.reach) > Nearness.PUBLIC:

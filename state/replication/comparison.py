@@ -17,8 +17,8 @@ from .gossip import (
     HEADS,
     Compare,
     Compared,
-    Heads,
     HeadsQuestion,
+    HeadsReply,
     ReplicationPeers,
     Told,
     Unanswered,
@@ -193,7 +193,7 @@ class Comparison:
         ask, room = HeadsQuestion(wanted), self.wanted.room(peer)
         while any(ask.buckets.values()):
             payload = await self._network.call(peer, HEADS, ask.encode())
-            heads = Heads.decode(payload)
+            heads = HeadsReply.decode(payload)
             before = len(found)
             found |= {(head.key, head.plot): head for head in heads.heads}
             if not heads.more:

@@ -26,8 +26,8 @@ from .gossip import (
     PULL,
     Compare,
     Compared,
-    Heads,
     HeadsQuestion,
+    HeadsReply,
     Item,
     Pulled,
     ReplicationPeers,
@@ -380,7 +380,7 @@ class FeedExchange:
         buckets = {plot: digest.tree(plot).buckets() for plot in differing}
         return Compared(differing, buckets, keeps)
 
-    def _heads(self, asked: HeadsQuestion) -> Heads:
+    def _heads(self, asked: HeadsQuestion) -> HeadsReply:
         found: list[Told] = []
         after = asked.after
         for plot, numbers in asked.buckets.items():
@@ -391,10 +391,10 @@ class FeedExchange:
                 if len(found) + len(keys) > defaults.HEADS:
                     keys = keys[: defaults.HEADS - len(found)]
                     found += (told(key, plot, heads[key]) for key in keys)
-                    return Heads(found, more=True)
+                    return HeadsReply(found, more=True)
                 found += (told(key, plot, heads[key]) for key in keys)
                 after = b""
-        return Heads(found)
+        return HeadsReply(found)
 
 
 def _turns(lots: Iterable[Sequence[Item]]) -> Iterator[list[Item]]:

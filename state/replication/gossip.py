@@ -214,7 +214,7 @@ class HeadsQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadsReply:
     """The reply to `state.heads`, in the order of the call. If `more` is True, it is incomplete."""
 
     heads: Sequence[Told]
@@ -224,7 +224,7 @@ class Heads:
         return pack(_Heads(self.more, tuple(self.heads)))
 
     @classmethod
-    def decode(cls, payload: Bytes) -> "Heads":
+    def decode(cls, payload: Bytes) -> "HeadsReply":
         """Decode the reply. Raises BadMessage if it is malformed."""
         said = _read(_Heads, payload, defaults.HEADS_BYTES)
         return cls(_known(said.heads), said.more)

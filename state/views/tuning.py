@@ -66,7 +66,7 @@ Subject = tuple[str, PeerId]
 """A run and an author."""
 
 
-class Tunings(View[Subject, TuningFact, Mapping[str, TuningFact]]):
+class TuningFacts(View[Subject, TuningFact, Mapping[str, TuningFact]]):
     """What each author says about each run, by the part of the key after the run's id."""
 
     kinds = (TUNING,)

@@ -33,7 +33,7 @@ Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[Subject, Shown]):
+class ViewChange(Generic[Subject, Shown]):
     """A change of one subject in a view.
 
     If `subject` is None, so much has changed that single changes were discarded, and the watcher
@@ -57,7 +57,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         self.bad = 0  # number of malformed facts that were skipped
         # By kind and part, then by author. A FeedName for each of 50,000 feeds would take 4 MB.
         self._facts: dict[Plot, dict[PeerId, dict[str, Fact]]] = {}
-        self._watches: WeakSet[Watch[Subject, Shown]] = WeakSet()
+        self._watches: WeakSet[ViewWatch[Subject, Shown]] = WeakSet()
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of a feed, or remove the fact if `value` is None.
@@ -98,12 +98,12 @@ class View(ABC, Generic[Subject, Fact, Shown]):
     def get(self, subject: Subject) -> Shown | None:
         """Return the current value of a subject, or None if it has none."""
 
-    def watch(self) -> "Watch[Subject, Shown]":
+    def watch(self) -> "ViewWatch[Subject, Shown]":
         """Return a watcher of the changes from now on.
 
         Use it as in `async for change in view.watch()`.
         """
-        watch = Watch(self.get)
+        watch = ViewWatch(self.get)
         self._watches.add(watch)
         return watch
 
@@ -147,7 +147,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
             del self._facts[name.kind, name.part]
 
 
-class Watch(Generic[Subject, Shown]):
+class ViewWatch(Generic[Subject, Shown]):
     """The changes of a view, for one task.
 
     Several changes of one subject are merged, and delivered with the subject's current value. If a
@@ -175,23 +175,23 @@ class Watch(Generic[Subject, Shown]):
         """Return the number of pending changes."""
         return len(self._subjects) + self._too_many
 
-    def __aiter__(self) -> "Watch[Subject, Shown]":
+    def __aiter__(self) -> "ViewWatch[Subject, Shown]":
         return self
 
-    async def __anext__(self) -> Change[Subject, Shown]:
+    async def __anext__(self) -> ViewChange[Subject, Shown]:
         await trio.lowlevel.checkpoint()
         while (change := self.next_now()) is None:
             await self._waiting.park()
         return change
 
-    def next_now(self) -> Change[Subject, Shown] | None:
+    def next_now(self) -> ViewChange[Subject, Shown] | None:
         """Return the next change without waiting, or None if there is none."""
         if self._too_many:
             self._too_many = False
-            return Change(None, None)
+            return ViewChange(None, None)
         for subject in self._subjects:
             del self._subjects[subject]
-            return Change(subject, self._get(subject))
+            return ViewChange(subject, self._get(subject))
         return None
 
 

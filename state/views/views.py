@@ -15,7 +15,7 @@ from .jobs import Jobs
 from .members import Member, Members
 from .models import ModelNames
 from .placements import Placements
-from .tuning import Tunings
+from .tuning import TuningFacts
 from .usage import Usage
 from .view import StepCounter, View, read_fields
 
@@ -34,7 +34,7 @@ class Views(Watcher):
         self.placements = Placements()
         self.jobs = Jobs()
         self.usage = Usage()
-        self.tunings = Tunings()
+        self.tunings = TuningFacts()
         self._unreadable = 0
         views: tuple[View[Any, Any, Any], ...] = (
             self.members,

@@ -28,7 +28,7 @@ def fetch_seconds(link: LinkRates, size: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FetchAmount:
     """How many chunks to fetch, and the predicted seconds of that and of computing them."""
 
     chunks: int
@@ -38,16 +38,16 @@ class Choice:
 
 def worthwhile(
     costs: ShardCosts, link: LinkRates, chunk_bytes: int, first: int, most: int
-) -> Choice:
+) -> FetchAmount:
     """Return how many chunks, at most `most`, to fetch from number `first` on.
 
     This number saves the most seconds. It is 0 if none saves time. `chunk_bytes` is the size of
     one chunk in all layers.
     """
-    best = Choice(0, 0.0, 0.0)
+    best = FetchAmount(0, 0.0, 0.0)
     for chunks in range(1, most + 1):
         fetch = fetch_seconds(link, chunks * chunk_bytes)
         compute = compute_seconds(costs, first * CHUNK, (first + chunks) * CHUNK)
         if compute - fetch > best.compute_s - best.fetch_s:
-            best = Choice(chunks, fetch, compute)
+            best = FetchAmount(chunks, fetch, compute)
     return best

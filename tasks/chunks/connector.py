@@ -61,7 +61,7 @@ class Index(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NodeFunctions:
     """Functions of the node that the connector uses.
 
     `connect` opens a link or raises TransportError. `replicas(root, layers, seconds)` returns
@@ -75,7 +75,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantingSession:
     """A session that may use KV of other nodes.
 
     `names` are those of the prompt's full blocks. `cached` positions are here. `exact` sessions
@@ -114,7 +114,7 @@ class ChunkConnector:
         engine: Engine,
         index: Index,
         store: SharedChunks,
-        around: Surroundings,
+        around: NodeFunctions,
     ) -> None:
         self._host = host
         self._own = own
@@ -129,7 +129,7 @@ class ChunkConnector:
         self.fetched_bytes = 0
         """Bytes of KV that were fetched from peers since the start."""
 
-    async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]:
+    async def brought(self, wanted: WantingSession) -> tuple[int, PeerId | None]:
         """Fetch what is worth it, and return the session's length and the provider that the last
         positions are from.
 
@@ -145,7 +145,7 @@ class ChunkConnector:
 
     # The scheduling side.
 
-    async def matched(self, wanted: Wanted) -> list[Outside]:
+    async def matched(self, wanted: WantingSession) -> list[Outside]:
         """Return the providers of more positions than are here, the best first.
 
         Looks no longer than a small part of the time in which they would be computed.
@@ -184,7 +184,7 @@ class ChunkConnector:
         shy_until = self._shy_until.get(gateway, 0.0)
         return self._host.now() >= shy_until or self._around.trusts(peer)
 
-    def _plan(self, wanted: Wanted, outside: Outside) -> FetchPlan | None:
+    def _plan(self, wanted: WantingSession, outside: Outside) -> FetchPlan | None:
         """Return what to fetch from a provider, or None if computing everything is faster."""
         chain = wanted.origin.chain(wanted.names)
         assert chain is not None  # providers of a chain were found
@@ -211,7 +211,7 @@ class ChunkConnector:
 
     # The worker's side.
 
-    async def load(self, wanted: Wanted, outside: Outside) -> int:
+    async def load(self, wanted: WantingSession, outside: Outside) -> int:
         """Bring the positions that are worth fetching into the session, and return its length."""
         plan = self._plan(wanted, outside)
         if plan is None:

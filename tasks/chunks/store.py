@@ -37,7 +37,7 @@ class KvOrigin:
         return chain_of(KvScope(self.root, self.dtype, self.adapter), chunk_names(names))
 
 
-class Announcer(Protocol):
+class TagAnnouncer(Protocol):
     """The part of a `KvIndex` that the store uses."""
 
     def announce(self, chain: Chain, layers: Layers, *, publish: bool = ...) -> None: ...
@@ -67,7 +67,7 @@ class SharedChunks:
     records of it published.
     """
 
-    def __init__(self, index: Announcer, wanted: Callable[[str, Layers], bool]) -> None:
+    def __init__(self, index: TagAnnouncer, wanted: Callable[[str, Layers], bool]) -> None:
         self._index = index
         self._wanted = wanted
         self._chunks: OrderedDict[bytes, StoredChunk] = OrderedDict()

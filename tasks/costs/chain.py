@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .rates import DeviceRates, LinkRates
 from .seconds import sending_seconds, step_seconds, transfer_seconds
-from .work import Rows, ShardWork
+from .work import EqualRows, ShardWork
 
 TOKEN_BYTES = 64
 """Bytes of a message with one token."""
@@ -15,7 +15,7 @@ CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CostedStage:
     """A stage of a chain: its shard, its device, the link from the stage before it (or from the
     gateway), and the running texts of other sessions that share its steps.
 
@@ -25,10 +25,10 @@ class Stage:
     work: ShardWork
     device: DeviceRates
     link: LinkRates
-    others: tuple[Rows, ...] = ()
+    others: tuple[EqualRows, ...] = ()
     row_bytes: int = 0
 
-    def seconds(self, rows: Rows, heads: int) -> float:
+    def seconds(self, rows: EqualRows, heads: int) -> float:
         """Return the seconds of a step with these rows and those of the others. The last stage
         computes logits for `heads` of them."""
         logits = heads if self.work.head_bytes else 0
@@ -59,7 +59,7 @@ class WindowTimes(NamedTuple):
 
 
 def chain_times(
-    stages: Sequence[Stage], back: LinkRates, prompt: int, cached: int = 0
+    stages: Sequence[CostedStage], back: LinkRates, prompt: int, cached: int = 0
 ) -> ChainTimes:
     """Return the predicted times of an answer to a prompt of `prompt` positions, of which `cached`
     are cached in every stage.
@@ -75,11 +75,15 @@ def chain_times(
 
 
 def window_times(
-    stages: Sequence[Stage], back: LinkRates, rows: int, position: int, heads: int | None = None
+    stages: Sequence[CostedStage],
+    back: LinkRates,
+    rows: int,
+    position: int,
+    heads: int | None = None,
 ) -> WindowTimes:
     """Return the predicted times of a window of `rows` positions from `position` on: drafts that
     are verified together, or a part of a prompt. `heads` of them need logits; None: all."""
-    window = Rows(rows, position)
+    window = EqualRows(rows, position)
     logits = rows if heads is None else heads
     computing = [stage.seconds(window, logits) for stage in stages]
     arriving = [transfer_seconds(stage.link, stage.bytes_of(rows)) for stage in stages]

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from .rates import DeviceRates, Efficiency, LinkRates
-from .work import Rows, ShardWork
+from .work import EqualRows, ShardWork
 
 PACKET = 1200
 """Bytes of a packet, at least, that a message is sent in."""
 
 
 def step_seconds(
-    device: DeviceRates, work: ShardWork, rows: Sequence[Rows], heads: int = 0
+    device: DeviceRates, work: ShardWork, rows: Sequence[EqualRows], heads: int = 0
 ) -> float:
     """Return the seconds of a step that computes `rows`, and logits for `heads` of them.
 
@@ -35,7 +35,7 @@ def product_seconds(device: DeviceRates, work: ShardWork, rows: int, heads: int)
     return _overlapped(eff, work.flops(rows, heads) / reached, work.bytes(rows, heads) / read)
 
 
-def attention_seconds(device: DeviceRates, work: ShardWork, rows: Sequence[Rows]) -> float:
+def attention_seconds(device: DeviceRates, work: ShardWork, rows: Sequence[EqualRows]) -> float:
     """Return the seconds of the attention of a step, before the device's factor."""
     eff = device.efficiency
     if eff.tile > 1:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from .rates import DeviceRates
 from .seconds import attention_seconds, fixed_seconds, product_seconds
 from .shardcosts import ShardCosts
-from .work import Rows, ShardWork
+from .work import EqualRows, ShardWork
 
 MANY = 64
 """Rows of the larger step by which a shard is measured."""
@@ -40,7 +40,7 @@ def alone_seconds(device: DeviceRates, work: ShardWork) -> float:
     prompt does, because its keys and values are read for this row only."""
     if not work.attention:
         return 0.0
-    none, far = (attention_seconds(device, work, [Rows(1, at)]) for at in (0, FAR))
+    none, far = (attention_seconds(device, work, [EqualRows(1, at)]) for at in (0, FAR))
     pairs = shard_costs(device, work).pair_s
     return max(0.0, device.factor * (far - none) / FAR - pairs)
 

@@ -25,7 +25,7 @@ LONGEST = 3600.0
 K = TypeVar("K", bound=Hashable)
 
 
-class ModelError(NamedTuple):
+class Deviation(NamedTuple):
     """How far predictions were from what was measured: the mean of |predicted - measured| /
     measured, over about the last 50 of `samples`."""
 
@@ -43,9 +43,9 @@ class MeanError:
         self._samples = 0
 
     @property
-    def value(self) -> ModelError:
+    def value(self) -> Deviation:
         """The mean error so far."""
-        return ModelError(self._mean, self._samples)
+        return Deviation(self._mean, self._samples)
 
     def note(self, predicted: float, measured: float) -> None:
         """Record a prediction and what was measured. Ignores seconds that are not believed."""
@@ -72,7 +72,7 @@ class Tracker:
         self._error = MeanError()
 
     @property
-    def error(self) -> ModelError:
+    def error(self) -> Deviation:
         """The error of the corrected predictions, each made before its measurement."""
         return self._error.value
 
@@ -136,10 +136,10 @@ class Trackers(Generic[K]):
         tracker = self._by_key.get(key)
         return tracker.samples if tracker else 0
 
-    def error(self, key: K) -> ModelError:
+    def error(self, key: K) -> Deviation:
         """Return the error of the predictions about `key`."""
         tracker = self._by_key.get(key)
-        return tracker.error if tracker else ModelError(0.0, 0)
+        return tracker.error if tracker else Deviation(0.0, 0)
 
     def note(self, key: K, predicted: float, measured: float) -> bool:
         """Record one prediction about `key` (see `Tracker.note`)."""

@@ -13,7 +13,7 @@ from .rates import Precision
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class EqualRows:
     """Rows of equal sessions in a step: each of `sessions` has `count` rows from `position` on.
 
     A row attends to its own position and to those before it.
@@ -28,12 +28,12 @@ class Rows:
         """Number of rows of all the sessions."""
         return self.count * self.sessions
 
-    def tiled(self, tile: int) -> "Rows":
+    def tiled(self, tile: int) -> "EqualRows":
         """Return these rows filled up to whole tiles. A row alone continues a text and needs
         none."""
         if self.count == 1 or not self.count % tile:
             return self
-        return Rows(-(-self.count // tile) * tile, self.position, self.sessions)
+        return EqualRows(-(-self.count // tile) * tile, self.position, self.sessions)
 
     def pairs(self, window: int) -> float:
         """Return the number of pairs of a row and a position to which it attends. `window` is the
@@ -51,7 +51,7 @@ class Rows:
         return self.sessions * (min(end, window + self.count - 1) if window else end)
 
 
-class Attention(NamedTuple):
+class AttentionWork(NamedTuple):
     """Attention of the layers with one window (in positions; 0: none) in a shard.
 
     `pair_flops` are for each pair of a row and a position, and `kv_bytes` for each position.
@@ -77,7 +77,7 @@ class ShardWork:
     weight_bytes: int
     expert_bytes: int
     expert_share: float
-    attention: tuple[Attention, ...]
+    attention: tuple[AttentionWork, ...]
     state_bytes: int  # read and written for each session, in recurrent layers
     head_flops: int  # 0: the shard has no head
     head_bytes: int
@@ -95,13 +95,13 @@ class ShardWork:
             return float(read)
         return read + self.expert_bytes * (1.0 - (1.0 - self.expert_share) ** rows)
 
-    def pair_flops(self, rows: Sequence[Rows]) -> float:
+    def pair_flops(self, rows: Sequence[EqualRows]) -> float:
         """Return the operations in the attention of a step."""
         return sum(
             kind.pair_flops * each.pairs(kind.window) for kind in self.attention for each in rows
         )
 
-    def kv_bytes(self, rows: Sequence[Rows]) -> float:
+    def kv_bytes(self, rows: Sequence[EqualRows]) -> float:
         """Return the bytes of keys, values and states that a step reads and writes."""
         read = sum(
             kind.kv_bytes * each.read(kind.window) for kind in self.attention for each in rows
@@ -167,10 +167,10 @@ def _precision(arch: Architecture, dtype: DType) -> Precision:
     return dtype if used is None else used.precision
 
 
-def _attention(layers: Sequence[_Layer]) -> tuple[Attention, ...]:
+def _attention(layers: Sequence[_Layer]) -> tuple[AttentionWork, ...]:
     windows = sorted({layer.window for layer in layers if layer.kv_bytes})
     return tuple(
-        Attention(
+        AttentionWork(
             window,
             sum(each.pair_flops for each in layers if each.window == window),
             sum(each.kv_bytes for each in layers if each.window == window),

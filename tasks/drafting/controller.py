@@ -15,7 +15,7 @@ from math import sqrt
 from .defaults import AHEAD, FIRST_COST, FLIGHT, LEAST_COST, MEMORY, WINDOW
 
 
-class Line:
+class FittedLine:
     """A straight line through measurements, of which older ones count less."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class Controller:
         computed."""
         self._stages = stages
         self._fixed = fixed
-        self._rounds = Line()  # seconds between two tokens, by the wasted rows between them
-        self._steps = Line()  # seconds of computing, by rows
+        self._rounds = FittedLine()  # seconds between two tokens, by the wasted rows between them
+        self._steps = FittedLine()  # seconds of computing, by rows
 
     def note_round(self, seconds: float, vain: int) -> None:
         """Add the time from a token to the next one, which `vain` wrong guesses preceded."""

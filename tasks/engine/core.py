@@ -26,7 +26,7 @@ from .messages import loaded_value, parse_adapter, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
 from .shard import Compute, LoadedShard, Piece, StepStopped, Stop
-from .spans.answers import Answers, Emit
+from .spans.answers import Emit, StoredAnswers
 from .spans.checks import check
 from .spans.opening import block_names, parse_open
 from .spans.room import Room
@@ -71,7 +71,7 @@ class Core:
         self._opened = 0  # number of sessions that were ever opened
         self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
         soon, groups = emit_soon or emit, self._scheduler.groups
-        self._answers = Answers(emit, soon, settle, groups, lambda: self.clock())
+        self._answers = StoredAnswers(emit, soon, settle, groups, lambda: self.clock())
         self._room = Room(self._sessions, self._training, self._evict)
         kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {

@@ -14,7 +14,7 @@ from .interface import SessionId, Span
 from .kv.blocks import BlockTable
 from .kv.states import SessionStates
 from .scheduler import Share
-from .shard import Choice, LoadedShard
+from .shard import ChosenToken, LoadedShard
 from .wire import Buffer, Header
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ class SpanInProgress:
     predicted: float = 0.0  # seconds
     drafts: tuple[int, ...] = ()
     rows: list[Any] = field(default_factory=list)
-    chosen: Sequence[Choice | EngineError] = ()  # from when tokens are chosen until they are sent
+    chosen: Sequence[
+        ChosenToken | EngineError
+    ] = ()  # from when tokens are chosen until they are sent
 
     @property
     def position(self) -> int:

@@ -48,7 +48,7 @@ class Pick:
     top: int = 0  # most likely tokens to report with it
 
 
-class Choice(NamedTuple):
+class ChosenToken(NamedTuple):
     """A chosen token, its log-probability, and the most likely tokens, if they were asked for."""
 
     token: int
@@ -164,7 +164,7 @@ class Compute(Protocol):
         """Concatenate several outputs of `values` as packed rows (activations/layout.py)."""
         ...
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
+    def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken | EngineError]:
         """Return, for each pick, the token and its log-probability, and the most likely tokens.
 
         If the logits of one are not finite, its result is an EngineError `not-finite`.

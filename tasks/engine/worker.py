@@ -117,7 +117,7 @@ class FrameSender:
         self._queued = False
 
 
-class Inbox:
+class FrameInbox:
     """Frames of the daemon, read between steps, and during those of background sessions."""
 
     def __init__(self, channel: WorkerChannel) -> None:
@@ -147,7 +147,7 @@ class Inbox:
 
 def _serve(channel: WorkerChannel, core: "Core") -> None:
     """Process frames and compute, until the connection closes."""
-    inbox = Inbox(channel)
+    inbox = FrameInbox(channel)
     core.stop = inbox.urgent
     while True:
         for header, payload in inbox.frames(core.wait):

@@ -30,7 +30,7 @@ BATCH_MOST = 1024  # rows
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ProbeSizes:
     """Sizes that a device is measured with. `copied` is in bytes and exceeds most caches; `matrix`
     and `weight` are the rows of square matrices."""
 
@@ -39,5 +39,5 @@ class Sizes:
     weight: int
 
 
-CPU_SIZES = Sizes(128 * 2**20, 1024, 2048)
-GPU_SIZES = Sizes(512 * 2**20, 4096, 4096)
+CPU_SIZES = ProbeSizes(128 * 2**20, 1024, 2048)
+GPU_SIZES = ProbeSizes(512 * 2**20, 4096, 4096)

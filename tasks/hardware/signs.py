@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ...transport.errors import HostError
-from ...transport.host.seam import Host, Machine
+from ...transport.host.seam import Host, MachineFigures
 from ..engine.kernels import VARIABLE, library_path
 from .defaults import PCI_DEVICES, SIGN_BYTES
 from .facts import clean
@@ -41,7 +41,7 @@ class Signs:
     of the installed torch. Each is "" if there is none. `kernels` changes with the native kernels
     and their choice."""
 
-    machine: Machine
+    machine: MachineFigures
     processor: str
     cards: tuple[Card, ...] = ()
     driver: str = ""

@@ -46,7 +46,7 @@ from .session import (
     parse_opened,
     stage_code,
 )
-from .slowlinks import LinkRates
+from .slowlinks import RecentRates
 
 
 class StageRefused(Exception):
@@ -65,7 +65,7 @@ class Chains:
         self._host = host
         self._names = PrefixNames(host.entropy(32))
         self._courier = courier
-        self._slow = LinkRates[tuple[PeerId, PeerId]]()  # between stages
+        self._slow = RecentRates[tuple[PeerId, PeerId]]()  # between stages
         self._unopened: dict[PeerId, float] = {}  # time of the last failed open, by stage
         # The cancel scopes of the calls in progress, each with the peer that is called.
         self._asking: dict[trio.CancelScope, PeerId] = {}

@@ -23,7 +23,7 @@ from ..costs.members import member_rates
 from ..costs.rates import UNKNOWN, DeviceRates
 from ..costs.seconds import step_seconds
 from ..costs.tracker import Expected, MeanError, Trackers
-from ..costs.work import ModelWork, Rows, ShardWork
+from ..costs.work import EqualRows, ModelWork, ShardWork
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
 from ..engine.interface import Parts, SessionId
 from ..errors import BadMessage
@@ -31,11 +31,11 @@ from ..placement.links import ReportedTrips
 from ..routing.affinity import NO_PREFIX, Prefix
 from ..routing.beliefs import TOKENS_LEAST, Load, Observed, Shard, Times
 from ..routing.defaults import ADMISSION_WAIT, SPAN_ROWS
-from ..routing.router import Plan, Router, View, Want
+from ..routing.router import GatewayView, PlannedChain, Router, Want
 from .chain import Chains
 from .courier import Courier
-from .generation import GenerationRun, Model, RunTerms
-from .line import Line, Place, overloaded
+from .generation import GenerationRun, Model, SessionPurpose
+from .line import Line, RoomRequest, overloaded
 from .routing import Hop, Members, no_route, parts_of, shards_of
 from .session import Probe, StageLoad, parse_dtype
 
@@ -57,7 +57,7 @@ class Wish:
     ids: list[int]
     new: int
     names: bytes
-    place: Place
+    place: RoomRequest
     said: dict[Shard, Load]
     first: bool = True
     prefix: Prefix = field(init=False)
@@ -95,7 +95,7 @@ class Choice:
         self._router = Router()
         self._reported = ReportedTrips()
         self._rates = Rates(Rate(PROBES[0] - 1, PROBES[1]))  # as the stages allow
-        self._plans: dict[SessionId, tuple[Plan, Prefix]] = {}
+        self._plans: dict[SessionId, tuple[PlannedChain, Prefix]] = {}
         self._works: OrderedDict[tuple[str, str], ModelWork] = OrderedDict()
         self._times: OrderedDict[_TimesKey, Times] = OrderedDict()
         self._line = Line()
@@ -119,9 +119,9 @@ class Choice:
 
     # Facts about members.
 
-    def _view(self, members: Members, claimed: Callable[[Hop], Times]) -> View:
+    def _view(self, members: Members, claimed: Callable[[Hop], Times]) -> GatewayView:
         avoid = frozenset(self._chains.avoided())
-        return View(
+        return GatewayView(
             self._courier.peer,
             claimed,
             self._courier.round_trip,
@@ -129,7 +129,7 @@ class Choice:
             partial(self._trip, members),
         )
 
-    def _view_of(self, members: Members, model: Model) -> View:
+    def _view_of(self, members: Members, model: Model) -> GatewayView:
         return self._view(members, partial(self._claimed, members, model))
 
     def _trip(self, members: Members, one: PeerId, other: PeerId) -> float:
@@ -164,7 +164,7 @@ class Choice:
                 self._works.popitem(last=False)
         work = self._works[key].of(hop.parts)
         rates = member_rates(capacity, shard, work)
-        prompt = step_seconds(rates, work, [Rows(SPAN_ROWS, SPAN_ROWS)])
+        prompt = step_seconds(rates, work, [EqualRows(SPAN_ROWS, SPAN_ROWS)])
         return Times(prompt / SPAN_ROWS, _token_seconds(rates, work))
 
     def _members(self, without: Collection[str]) -> Members:
@@ -180,7 +180,9 @@ class Choice:
 
     # Probes.
 
-    async def look(self, wish: Wish, without: Collection[str], session: SessionId) -> Plan | None:
+    async def look(
+        self, wish: Wish, without: Collection[str], session: SessionId
+    ) -> PlannedChain | None:
         """Ask some stages for their load, all at once, if there is a choice between chains. Return
         the best chain for a session by what they said, or None if linked members form none.
 
@@ -204,8 +206,8 @@ class Choice:
         return plan
 
     async def _idle_here(
-        self, view: View, want: Want, hops: Sequence[Hop], wish: Wish
-    ) -> Plan | None:
+        self, view: GatewayView, want: Want, hops: Sequence[Hop], wish: Wish
+    ) -> PlannedChain | None:
         """Return the best chain if it is this node alone, which has no other work now."""
         chain: Sequence[Hop] = hops
         if len(hops) > 1:
@@ -231,7 +233,7 @@ class Choice:
         if wish.first:
             self._line.check(wish.place, self._host.now())
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: RoomRequest) -> None:
         """Record that a request no longer waits for room."""
         self._line.leave(place)
 
@@ -280,7 +282,7 @@ class Choice:
     # The chain.
 
     def run(
-        self, wish: Wish, without: Collection[str], session: SessionId, terms: RunTerms
+        self, wish: Wish, without: Collection[str], session: SessionId, terms: SessionPurpose
     ) -> GenerationRun:
         """Create a session over the best chain without the peers in `without`.
 
@@ -288,7 +290,9 @@ class Choice:
         """
         return self.planned(self._plan(wish, without, session), wish, session, terms)
 
-    def planned(self, plan: Plan, wish: Wish, session: SessionId, terms: RunTerms) -> GenerationRun:
+    def planned(
+        self, plan: PlannedChain, wish: Wish, session: SessionId, terms: SessionPurpose
+    ) -> GenerationRun:
         """Create a session over the chain of a plan."""
         run = GenerationRun(session, plan.chain, wish.ids, wish.new, self._host.now(), terms)
         run.pace.predict(min(plan.cost.first_s, MOST_PREDICTED))
@@ -297,7 +301,7 @@ class Choice:
         self._plans[session] = plan, wish.prefix
         return run
 
-    def _plan(self, wish: Wish, without: Collection[str], session: SessionId) -> Plan:
+    def _plan(self, wish: Wish, without: Collection[str], session: SessionId) -> PlannedChain:
         """Return the best chain by what is known now."""
         members = self._members(without)
         linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
@@ -361,7 +365,7 @@ class Choice:
         seen = Observed(0.0, 0.0, 0, run.times.token_s, ring, run.times.tokens - 1)
         self._router.beliefs.observed(plan.stages, seen, self._host.now())
 
-    def _expected(self, plan: Plan) -> list[Expected[PeerId]]:
+    def _expected(self, plan: PlannedChain) -> list[Expected[PeerId]]:
         """Return what each stage of a chain was expected to take for a token."""
         found = []
         for hop, taken in zip(plan.chain, plan.stages, strict=True):
@@ -382,4 +386,4 @@ class Choice:
 
 def _token_seconds(rates: DeviceRates, work: ShardWork) -> float:
     """Return the predicted seconds of a token far into a text."""
-    return step_seconds(rates, work, [Rows(1, 4 * SPAN_ROWS)], int(work.head_flops > 0))
+    return step_seconds(rates, work, [EqualRows(1, 4 * SPAN_ROWS)], int(work.head_flops > 0))

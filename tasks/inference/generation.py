@@ -176,7 +176,7 @@ class Pooled:
 
 
 @dataclass(frozen=True, slots=True)
-class RunTerms:
+class SessionPurpose:
     """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
     whose name it runs, or "". A `pooled` session generates no tokens. `top` is the number of most
     likely tokens that come with each token. An `exact` session uses no KV that stems from copies in
@@ -259,7 +259,7 @@ class GenerationRun:
         ids: list[int],
         new: int,
         now: float,
-        terms: RunTerms = RunTerms(),
+        terms: SessionPurpose = SessionPurpose(),
     ) -> None:
         self.session = session
         self.terms = terms

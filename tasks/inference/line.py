@@ -16,7 +16,7 @@ from ..routing.defaults import RETRY_LEAST, RETRY_MOST
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class RoomRequest:
     """A request that waits, or may have to wait, for room. `root` is that of its model."""
 
     root: str
@@ -26,24 +26,24 @@ class Line:
     """The requests of a gateway that wait for room, in the order of their arrival, by model."""
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[Place, None]] = {}
+        self._places: dict[str, dict[RoomRequest, None]] = {}
         # By model: the seconds for each request in the line, and when a stage said so.
         self._paces: dict[str, tuple[float, float]] = {}
         # By model: when the requests that were refused are to come back, in order.
         self._promised: dict[str, deque[float]] = {}
 
-    def join(self, place: Place) -> None:
+    def join(self, place: RoomRequest) -> None:
         """Add a request at the end of the line of its model, unless it is in the line."""
         self._places.setdefault(place.root, {}).setdefault(place)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: RoomRequest) -> None:
         """Remove a request. Does nothing if it is not in the line."""
         places = self._places.get(place.root, {})
         places.pop(place, None)
         if not places:
             self._places.pop(place.root, None)
 
-    def ahead(self, place: Place) -> int:
+    def ahead(self, place: RoomRequest) -> int:
         """Return how many requests for the same model came before this one: all that wait, if it
         does not wait yet."""
         count = 0
@@ -61,12 +61,12 @@ class Line:
             del self._paces[oldest]
             self._promised.pop(oldest, None)
 
-    def back(self, place: Place, now: float) -> float | None:
+    def back(self, place: RoomRequest, now: float) -> float | None:
         """Return in how many seconds a request has room, or None if that was not said lately."""
         pace, at = self._paces.get(place.root, (0.0, -math.inf))
         return pace * (self.ahead(place) + 1) if now < at + BACK_FRESH else None
 
-    def check(self, place: Place, now: float) -> None:
+    def check(self, place: RoomRequest, now: float) -> None:
         """Raise Overloaded if a request would wait too long for room.
 
         Earlier refused requests are told to come back before it, so that they do not all come at

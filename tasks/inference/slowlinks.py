@@ -28,7 +28,7 @@ OTHER_BYTES: Final = 1024
 Key = TypeVar("Key", bound=Hashable)
 
 
-class LinkRates(Generic[Key]):
+class RecentRates(Generic[Key]):
     """Rates of slow links in byte/s, by any key, each for RATE_S seconds."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class SlowLinks:
     """The links of a node to the next stages of its sessions."""
 
     def __init__(self) -> None:
-        self._rates = LinkRates[str]()
+        self._rates = RecentRates[str]()
         self._sending: dict[str, _Sending] = {}
 
     def sends(self, peer: str, size: int, waiting: int, round_trip: float, now: float) -> None:

@@ -3,7 +3,7 @@ steps."""
 
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..costs.steps import MANY
-from ..costs.tracker import ModelError, Tracker
+from ..costs.tracker import Deviation, Tracker
 from ..defaults import COSTS_CHANGE
 
 
@@ -23,12 +23,12 @@ class ServedSpeed:
         (self._text if rows == 1 else self._prompt).note(predicted, seconds)
 
     @property
-    def error(self) -> ModelError:
+    def error(self) -> Deviation:
         """The error of the predictions of both kinds, weighted by their samples."""
         text, prompt = self._text.error, self._prompt.error
         samples = text.samples + prompt.samples
         total = text.mean * text.samples + prompt.mean * prompt.samples
-        return ModelError(total / samples if samples else 0.0, samples)
+        return Deviation(total / samples if samples else 0.0, samples)
 
     @property
     def costs(self) -> ShardCosts:

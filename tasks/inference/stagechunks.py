@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from ...transport.identity import PeerId
-from ..chunks.connector import Wanted
+from ..chunks.connector import WantingSession
 from ..chunks.store import KvOrigin
 from ..engine.interface import NAME_BYTES
 from ..engine.kv.blocks import BLOCK
@@ -14,7 +14,7 @@ from .serving.stagesession import StageSession
 class Connector(Protocol):
     """The part of a `ChunkConnector` that a stage uses."""
 
-    async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]: ...
+    async def brought(self, wanted: WantingSession) -> tuple[int, PeerId | None]: ...
     def refute(self, peer: PeerId, gateway: PeerId) -> None: ...
     def saved(self, origin: KvOrigin, names: bytes) -> None: ...
 
@@ -38,7 +38,7 @@ class StageChunks:
         held = session.served.held
         if self._connector is None or not names or not held.kv_heads:
             return cached
-        wanted = Wanted(
+        wanted = WantingSession(
             session.engine_id,
             _origin(session),
             names,

@@ -26,7 +26,7 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from . import defaults
-from .checking.checks import Checks, Verdict
+from .checking.checks import ResultChecks, Verdict
 from .checking.fingerprint import without_fingerprints
 from .errors import BadOutcome, BadSpec, JobError
 from .kinds.rows import check_output, error_fields, lines_of, output_line
@@ -67,7 +67,7 @@ class Desk:
     """Submission of the owner's jobs, and collection of their results."""
 
     def __init__(
-        self, node: JobNode, results: Results, shelf: Shelves, checks: Checks | None = None
+        self, node: JobNode, results: Results, shelf: Shelves, checks: ResultChecks | None = None
     ) -> None:
         """Create a desk. Without `checks`, results are believed."""
         self.results = results

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...state import defaults as state_defaults
 from . import defaults
 from .errors import JobError
-from .kinds.rows import Line
+from .kinds.rows import FileLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Piece:
     rows: int
 
 
-def divide(lines: Sequence[Line], seconds: Callable[[Line], float]) -> list[Piece]:
+def divide(lines: Sequence[FileLine], seconds: Callable[[FileLine], float]) -> list[Piece]:
     """Divide lines into pieces of about PIECE_TIME.
 
     `seconds` returns the predicted time of a line. If there would be too many pieces, they are
@@ -44,7 +44,9 @@ def divide(lines: Sequence[Line], seconds: Callable[[Line], float]) -> list[Piec
     return found
 
 
-def _cut(lines: Sequence[Line], times: Sequence[float], target: float, least: int) -> list[Piece]:
+def _cut(
+    lines: Sequence[FileLine], times: Sequence[float], target: float, least: int
+) -> list[Piece]:
     """Cut lines into pieces that take up to `target` seconds, or have `least` rows if `target` is
     infinite."""
     most = state_defaults.JOB_ROWS if target < math.inf else least
@@ -59,5 +61,5 @@ def _cut(lines: Sequence[Line], times: Sequence[float], target: float, least: in
     return [*found, _piece(lines[start:])] if rows else found
 
 
-def _piece(lines: Sequence[Line]) -> Piece:
+def _piece(lines: Sequence[FileLine]) -> Piece:
     return Piece(lines[0].start, lines[-1].stop, lines[0].number, lines[-1].number, len(lines))

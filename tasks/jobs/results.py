@@ -44,7 +44,7 @@ class JobOutcome:
     message: str = ""
 
 
-class Kept(NamedTuple):
+class KeptWork(NamedTuple):
     """The blob with the unfinished work of a claim: its root and its bytes."""
 
     root: str
@@ -55,7 +55,7 @@ class Kept(NamedTuple):
         return bytes.fromhex(self.root) + self.size.to_bytes(8)
 
     @classmethod
-    def read(cls, data: bytes, most: int) -> "Kept":
+    def read(cls, data: bytes, most: int) -> "KeptWork":
         """Decode the `kept` of another node's claim. Raises BadOutcome if it names no blob of at
         most `most` bytes."""
         size = int.from_bytes(data[32:])

@@ -21,10 +21,10 @@ from . import defaults
 from .crew import IdleTime
 from .errors import BadSpec
 from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services, tokens_of
-from .kinds.rows import Line, check_some_output, error_fields, lines_of, output_line
+from .kinds.rows import FileLine, check_some_output, error_fields, lines_of, output_line
 from .models import JobModels
 from .places import Places
-from .results import JobOutcome, Kept, failed
+from .results import JobOutcome, KeptWork, failed
 from .shelf import Shelves
 from .spec import JobSpec, read_spec, root_of
 from .speed import JobSpeed, alone_seconds, chain_costs
@@ -40,8 +40,8 @@ _SHORTAGES: Final = ("busy", "no-memory", "too-many", "too-many-sessions", "over
 """Codes of refusals that other rows of this node may have caused."""
 
 
-class Report(Protocol):
-    """Takes the progress of a job, and the name of a blob with the work so far (`Kept`)."""
+class ReportProgress(Protocol):
+    """Takes the progress of a job, and the name of a blob with the work so far (`KeptWork`)."""
 
     def __call__(self, step: int, kept: bytes = b"") -> None: ...
 
@@ -118,11 +118,11 @@ class RowRunner:
 
     async def proven(self, job: Job, claim: Claim) -> int:
         """Return how many rows of a piece have an output in the blob that a claim names."""
-        kept, spec = Kept.read(claim.kept, defaults.RESULT_BYTES), read_spec(job.spec)
+        kept, spec = KeptWork.read(claim.kept, defaults.RESULT_BYTES), read_spec(job.spec)
         data = await self._shop.shelf.get(kept.root, kept.size)
         return len(check_some_output(data, job.rows, spec.first, spec.last))
 
-    async def run(self, job: Job, progress: Report) -> JobOutcome:
+    async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
         """Do a piece and return its outcome. `progress` receives the number of rows done so far.
 
         Raises ShoalError if a later try or another node might succeed.
@@ -145,7 +145,7 @@ class RowRunner:
         return await self._all(job, spec, lines, progress)
 
     async def _all(
-        self, job: Job, spec: JobSpec, lines: list[Line], progress: Report
+        self, job: Job, spec: JobSpec, lines: list[FileLine], progress: ReportProgress
     ) -> JobOutcome:
         outputs = self._outputs.setdefault(job.id, {})
         self._outputs.move_to_end(job.id)
@@ -157,7 +157,7 @@ class RowRunner:
 
     @asynccontextmanager
     async def _evidence(
-        self, job: Job, outputs: dict[int, bytes], progress: Report
+        self, job: Job, outputs: dict[int, bytes], progress: ReportProgress
     ) -> AsyncIterator["_Evidence"]:
         """Let other nodes see the progress of a piece until the block ends."""
         evidence = _Evidence(self._shop.shelf, job.lease, outputs, progress)
@@ -178,7 +178,7 @@ class RowRunner:
         self,
         job: Job,
         spec: JobSpec,
-        lines: list[Line],
+        lines: list[FileLine],
         outputs: dict[int, bytes],
         evidence: "_Evidence",
     ) -> JobOutcome:
@@ -187,7 +187,7 @@ class RowRunner:
         made = _Made()
         failures: list[ShoalError] = []
 
-        async def one(line: Line) -> None:
+        async def one(line: FileLine) -> None:
             try:
                 outputs[line.number] = output_line(line.number, await self._row(line, terms, made))
                 await evidence.show()
@@ -209,7 +209,7 @@ class RowRunner:
             return failed("too-large", f"the output has over {defaults.RESULT_BYTES} bytes")
         return _outcome(job, [outputs[line.number] for line in lines], made)
 
-    async def _row(self, line: Line, terms: RowTerms, made: "_Made") -> Fields:
+    async def _row(self, line: FileLine, terms: RowTerms, made: "_Made") -> Fields:
         """Do a row, and wait for room if stages have none. Raises ShoalError if that fails."""
         places, turn = self._shop.places, self._shop.turn
         try:
@@ -243,7 +243,7 @@ class _Evidence:
     """
 
     def __init__(
-        self, shelf: Shelves, lease: float, outputs: Mapping[int, bytes], progress: Report
+        self, shelf: Shelves, lease: float, outputs: Mapping[int, bytes], progress: ReportProgress
     ) -> None:
         self._shelf = shelf
         self._outputs = outputs
@@ -262,7 +262,7 @@ class _Evidence:
         data = b"".join(self._outputs[line] for line in sorted(self._outputs))
         with suppress(ShoalError):  # without room on the disk, the piece is done all the same
             self._root = await self._shelf.put(data)
-            self._progress(many, Kept(self._root, len(data)).packed())
+            self._progress(many, KeptWork(self._root, len(data)).packed())
             if before:
                 await self._shelf.drop(before)
 

@@ -13,7 +13,7 @@ from ..costs.shardcosts import ShardCosts
 from . import defaults
 from .errors import JobError
 from .kinds.kind import BadRow, Kind, RowSize
-from .kinds.rows import TOO_LONG, Line, lines_of
+from .kinds.rows import TOO_LONG, FileLine, lines_of
 from .pieces import Piece, divide
 from .spec import BlobPart, JobSpec
 from .speed import JobSpeed
@@ -74,7 +74,7 @@ def prepare(
         raise too_large(len(data))
     sizes = dict[int, RowSize]()
     broken = list[BrokenLine]()
-    abstract, too_long = "", list[Line]()
+    abstract, too_long = "", list[FileLine]()
     lines = list(lines_of(data))
     for line in lines:
         try:
@@ -98,7 +98,7 @@ def prepare(
         lines = list(lines_of(data))
     what, nothing = (spec.root, kind.name), RowSize(0)
 
-    def seconds(line: Line) -> float:
+    def seconds(line: FileLine) -> float:
         return speed.seconds(what, costs, [sizes.get(line.number, nothing)])
 
     return Prepared(data, divide(lines, seconds), broken, abstract)
@@ -120,7 +120,7 @@ def row_of(kind: str, prompt: str) -> bytes:
     return json.dumps({field: prompt}, ensure_ascii=False).encode()
 
 
-def _without(data: bytes, lines: Sequence[Line]) -> bytes:
+def _without(data: bytes, lines: Sequence[FileLine]) -> bytes:
     """Return the rows without the content of these lines, each of which becomes a short invalid
     row."""
     kept, at = list[bytes](), 0

@@ -19,7 +19,7 @@ from ...state.errors import FeedFull
 from ...state.feeds.kinds import KINDS
 from ...state.views.jobs import CLAIMS, Claim, Job, JobStanding, claim_fact
 from ...state.views.members import JOBS, Member, Members, jobs_fact
-from ...state.views.view import Watch
+from ...state.views.view import ViewWatch
 from ...transport.errors import ShoalError
 from ...transport.identity import PeerId
 from . import defaults
@@ -29,7 +29,7 @@ from .desk import JobNode
 from .errors import BadOutcome
 from .fairness import FairQueue
 from .results import JobOutcome, failed, pack_outcome, read_outcome
-from .runner import MOVED, NOT_NOW, Report
+from .runner import MOVED, NOT_NOW, ReportProgress
 from .shelf import Shelves
 
 Item = TypeVar("Item")
@@ -70,7 +70,7 @@ class Runner(Protocol):
         """
         ...
 
-    async def run(self, job: Job, progress: Report) -> JobOutcome:
+    async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
         """Do the job and return its outcome. `progress` receives a number that grows with the work,
         and names a blob with this work from time to time.
 
@@ -232,7 +232,7 @@ class Worker:
 
     # Changes by other nodes.
 
-    async def _watch_jobs(self, watch: Watch[str, JobStanding]) -> None:
+    async def _watch_jobs(self, watch: ViewWatch[str, JobStanding]) -> None:
         """Process each change of a job."""
         async for change in watch:
             if change.subject is None:
@@ -241,7 +241,7 @@ class Worker:
                 with self._guard.around(f"job {change.subject}"):
                     self._notice(change.subject)
 
-    async def _watch_members(self, watch: Watch[PeerId, Member]) -> None:
+    async def _watch_members(self, watch: ViewWatch[PeerId, Member]) -> None:
         """Process each change of a member."""
         async for change in watch:
             if change.subject is None:

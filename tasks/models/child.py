@@ -24,7 +24,7 @@ from typing import Final
 
 from ...dht.errors import ModelError
 from ...transport.errors import ShoalError
-from .frames import IMPORTED, NOTES, Progress, framed
+from .frames import IMPORTED, NOTES, ConversionProgress, framed
 
 MEMORY: Final = 6 << 30  # bytes of address space
 PROGRESS_S: Final = 0.1  # seconds between two reports
@@ -47,9 +47,9 @@ class Reports:
         """Report progress, at most every PROGRESS_S seconds."""
         if (now := time.monotonic()) - self._last >= PROGRESS_S or done == total:
             self._last = now
-            self.send(Progress("progress", done, total))
+            self.send(ConversionProgress("progress", done, total))
 
-    def send(self, message: Progress) -> None:
+    def send(self, message: ConversionProgress) -> None:
         try:
             self._connection.sendall(framed(message))
         except OSError:
@@ -127,13 +127,15 @@ def _own_folder(parent: Path) -> Iterator[Path]:
             yield folder
 
 
-def _outcome(arguments: argparse.Namespace, folder: Path, reports: Reports) -> Progress:
+def _outcome(arguments: argparse.Namespace, folder: Path, reports: Reports) -> ConversionProgress:
     """Convert the source, and return the report of success or failure."""
     from .kinds import KINDS
 
     try:
         name, notes = KINDS[arguments.kind](arguments, folder, reports.progress)
-        return Progress("done", notes=tuple(map(_clean, notes[:NOTES])), name=_clean(str(name)))
+        return ConversionProgress(
+            "done", notes=tuple(map(_clean, notes[:NOTES])), name=_clean(str(name))
+        )
     except ModelError as error:
         return _failed(error.code, error.message, error.hint)
     except ShoalError as error:
@@ -146,8 +148,8 @@ def _outcome(arguments: argparse.Namespace, folder: Path, reports: Reports) -> P
         return _failed("bad-model", f"the model cannot be converted: {what}", hint)
 
 
-def _failed(code: str, message: str, hint: str | None) -> Progress:
-    return Progress("failed", code=code, message=_clean(message), hint=_clean(hint or ""))
+def _failed(code: str, message: str, hint: str | None) -> ConversionProgress:
+    return ConversionProgress("failed", code=code, message=_clean(message), hint=_clean(hint or ""))
 
 
 def _clean(text: str) -> str:

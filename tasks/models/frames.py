@@ -18,7 +18,7 @@ NOTES: Final = 64  # lines about what was converted
 _Text = Annotated[str, Meta(max_length=4096)]
 
 
-class Progress(Message, frozen=True):
+class ConversionProgress(Message, frozen=True):
     """How far the work is. `kind` is `done`, `progress` or `failed`."""
 
     kind: Literal["done", "progress", "failed"]
@@ -35,7 +35,7 @@ class Progress(Message, frozen=True):
             check_text(text, 4 * 4096)
 
 
-def framed(message: Progress) -> bytes:
+def framed(message: ConversionProgress) -> bytes:
     """Return a message with its length in front."""
     data = pack(message)
     return len(data).to_bytes(4) + data

@@ -63,7 +63,7 @@ class _Large(Message, frozen=True):
     size: Annotated[int, Meta(ge=0, le=WEIGHTS_LIMIT)]
 
 
-class _File(Message, frozen=True):
+class _ListedFile(Message, frozen=True):
     rfilename: Annotated[str, Meta(max_length=1024)]
     size: Annotated[int, Meta(ge=0, le=WEIGHTS_LIMIT)] = 0
     blobId: Annotated[str, Meta(max_length=64)] = ""
@@ -72,7 +72,7 @@ class _File(Message, frozen=True):
 
 class _Repository(Message, frozen=True):
     sha: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
-    siblings: Annotated[tuple[_File, ...], Meta(max_length=FILES)]
+    siblings: Annotated[tuple[_ListedFile, ...], Meta(max_length=FILES)]
 
 
 def download_folder(parent: Path, endpoint: str, name: str) -> Path:
@@ -180,7 +180,7 @@ class Hub:
             self._file(url, folder / file.rfilename, file, told)
             done += size
 
-    def _check_disk(self, folder: Path, files: Sequence[_File]) -> None:
+    def _check_disk(self, folder: Path, files: Sequence[_ListedFile]) -> None:
         there = sum(path.stat().st_size for path in folder.iterdir())
         check_disk(folder, sum(size for _, size in files_sizes(files)) - there)
 
@@ -203,7 +203,7 @@ class Hub:
             raise ModelError("hub-answer", "the list of files is too long", hint="name another hub")
         return data
 
-    def _file(self, url: str, path: Path, file: _File, note: Callable[[int], None]) -> None:
+    def _file(self, url: str, path: Path, file: _ListedFile, note: Callable[[int], None]) -> None:
         """Download one file and verify it.
 
         Skips a file that is complete, and of this revision: an earlier one may have its size.
@@ -366,12 +366,12 @@ def _is_public(host: str) -> bool:
     return all(ip_address(each).is_global for each in found)
 
 
-def files_sizes(files: Sequence[_File]) -> list[tuple[_File, int]]:
+def files_sizes(files: Sequence[_ListedFile]) -> list[tuple[_ListedFile, int]]:
     """Return the files with their sizes in bytes."""
     return [(file, file.lfs.size if file.lfs else file.size) for file in files]
 
 
-def _chosen(files: Sequence[_File], name: str) -> Iterator[_File]:
+def _chosen(files: Sequence[_ListedFile], name: str) -> Iterator[_ListedFile]:
     """Yield the files that make a model. Raises ModelError if there are none, or one is too
     large."""
     weights = [file for file in files if _WEIGHTS.fullmatch(file.rfilename)]
@@ -392,7 +392,7 @@ def _chosen(files: Sequence[_File], name: str) -> Iterator[_File]:
             yield file
 
 
-def _is_verified(path: Path, file: _File, size: int) -> bool:
+def _is_verified(path: Path, file: _ListedFile, size: int) -> bool:
     """Return whether a file has the digest in the list."""
     hashed = hashlib.sha256() if file.lfs else hashlib.sha1(b"blob %d\0" % size)
     with open(path, "rb") as content:

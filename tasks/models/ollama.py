@@ -24,14 +24,14 @@ _PIECE: Final = 1 << 20
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,127}")
 
 
-class _Layer(Message, frozen=True):
+class _ManifestLayer(Message, frozen=True):
     mediaType: Annotated[str, Meta(max_length=256)]
     digest: Annotated[str, Meta(pattern=r"^sha256[:-][0-9a-f]{64}\Z")]
     size: Annotated[int, Meta(ge=0, lt=2**53)]
 
 
-class _Manifest(Message, frozen=True):
-    layers: Annotated[tuple[_Layer, ...], Meta(max_length=64)]
+class _ImageManifest(Message, frozen=True):
+    layers: Annotated[tuple[_ManifestLayer, ...], Meta(max_length=64)]
 
 
 def ollama_file(store: Path, name: str, note: Note) -> Path:
@@ -56,7 +56,7 @@ def ollama_file(store: Path, name: str, note: Note) -> Path:
     return path
 
 
-def _manifest(store: Path, name: str) -> _Manifest:
+def _manifest(store: Path, name: str) -> _ImageManifest:
     if not (store / "manifests").is_dir():
         raise ModelError(
             "no-store",
@@ -76,7 +76,7 @@ def _manifest(store: Path, name: str) -> _Manifest:
     except OSError as error:
         raise unreadable(path, error) from None
     try:
-        return read_json(_Manifest, data, limit=MANIFEST_LIMIT)
+        return read_json(_ImageManifest, data, limit=MANIFEST_LIMIT)
     except Undecodable as error:
         raise _damaged(name, f"its manifest is malformed: {error}") from None
 

@@ -13,7 +13,7 @@ from ...dht.errors import ModelError
 from ...transport.decoding import read
 from ...transport.errors import HostError, Undecodable
 from ...transport.host.seam import Child, Host
-from .frames import FRAME_BYTES, IMPORTED, TOKEN, Progress
+from .frames import FRAME_BYTES, IMPORTED, TOKEN, ConversionProgress
 
 CHILD: Final = f"{__package__}.child"
 GRACE: Final = 30.0  # seconds in which the process may remove what it wrote
@@ -62,14 +62,14 @@ async def converted(
             await child.stop(GRACE)
 
 
-async def _outcome(child: Child, progress: Callable[[int, int], None]) -> Progress:
+async def _outcome(child: Child, progress: Callable[[int, int], None]) -> ConversionProgress:
     """Return the last report of the process."""
     while True:
         size = int.from_bytes(await _received(child, 4))
         if size > FRAME_BYTES:
             raise _broken("its report is too large")
         try:
-            report = read(Progress, await _received(child, size), limit=FRAME_BYTES)
+            report = read(ConversionProgress, await _received(child, size), limit=FRAME_BYTES)
         except Undecodable as error:
             raise _broken(f"its report is malformed: {error}") from None
         if report.kind != "progress":

@@ -11,7 +11,7 @@ from typing import Final
 from ...transport.identity import PeerId
 from ..costs.rates import DeviceRates, LinkRates
 from ..costs.seconds import step_seconds, transfer_seconds
-from ..costs.work import ModelWork, Rows, ShardWork
+from ..costs.work import EqualRows, ModelWork, ShardWork
 from ..defaults import KV_TOKENS_LEAST
 from ..engine.families import Architecture, kv_token_bytes, tensor_shapes
 from ..engine.interface import DType, Parts
@@ -216,7 +216,7 @@ def _stage_times(
     fixed = rates.factor * rates.efficiency.step_s
     layers, heads = [], []
     for batch in BATCHES:
-        rows = (Rows(1, positions // 2, batch),)
+        rows = (EqualRows(1, positions // 2, batch),)
         bare = step_seconds(rates, work, rows)
         layers.append(max(1, _nanoseconds((bare - fixed) / work.layers)))
         heads.append(_nanoseconds(step_seconds(rates, work, rows, batch) - bare))

@@ -26,7 +26,7 @@ from .coverage import Span
 from .fleet import BATCHES, DEMAND, Costs, Demand, Fleet, Machine, Pair, PlanModel, named, ordered
 from .optimise import optimise, single_moves
 from .plan import Place, has_chain
-from .predict import NOTHING, Rate, loads_of, rate_of, routes_of
+from .predict import NOTHING, TokenRates, loads_of, rate_of, routes_of
 
 _NANO: Final = 10**9
 
@@ -52,8 +52,8 @@ class BetterMove:
 
     peer: PeerId
     span: Span
-    before: Rate
-    after: Rate
+    before: TokenRates
+    after: TokenRates
 
 
 def considered(places: Sequence[Place], most: int = PLAN_MACHINES) -> list[Place]:
@@ -155,12 +155,12 @@ def better_move(terms: PlanTerms, places: Sequence[Place]) -> BetterMove | None:
     return None
 
 
-_Move = tuple[Rate, int, Span]
+_Move = tuple[TokenRates, int, Span]
 """A move of a machine (its number) to other layers, and the rate after it."""
 
 
 def _best_single(
-    costs: Costs, spans: Mapping[int, Span], movers: Sequence[int], before: Rate
+    costs: Costs, spans: Mapping[int, Span], movers: Sequence[int], before: TokenRates
 ) -> _Move | None:
     """Return the move after which the rate is highest, or None if none raises it."""
     best: _Move | None = None
@@ -178,7 +178,7 @@ def _best_single(
 
 
 def _way(
-    costs: Costs, spans: Mapping[int, Span], movers: Sequence[int], before: Rate
+    costs: Costs, spans: Mapping[int, Span], movers: Sequence[int], before: TokenRates
 ) -> list[_Move]:
     """Return moves, one after another, that lead towards the best placement and do not make the
     model slower on the way. Those after which the rate is highest are the last.
@@ -236,13 +236,15 @@ def _held(costs: Costs, places: Sequence[Place]) -> dict[PeerId, Span]:
     }
 
 
-def _best_first(found: tuple[Rate, Span]) -> tuple[Rate, int, int]:
+def _best_first(found: tuple[TokenRates, Span]) -> tuple[TokenRates, int, int]:
     """Return a sort key: the highest rate, then the fewest layers, then the first."""
     rate, (start, stop) = found
     return rate, start - stop, -start
 
 
-def _pays(costs: Costs, spans: Mapping[int, Span], before: Rate, moves: Sequence[_Move]) -> bool:
+def _pays(
+    costs: Costs, spans: Mapping[int, Span], before: TokenRates, moves: Sequence[_Move]
+) -> bool:
     """Return whether moves, one after another, gain more tokens within MOVE_HORIZON than they cost,
     and MOVE_GAIN at least."""
     after = moves[-1][0].demand
@@ -257,7 +259,7 @@ def _pays(costs: Costs, spans: Mapping[int, Span], before: Rate, moves: Sequence
 
 
 def _cost(
-    costs: Costs, spans: Mapping[int, Span], before: Rate, number: int, span: Span
+    costs: Costs, spans: Mapping[int, Span], before: TokenRates, number: int, span: Span
 ) -> tuple[int, int]:
     """Return the seconds that a move takes, and the tokens (in thousandths) that are lost.
 
@@ -274,7 +276,7 @@ def _cost(
     return fetching + loading, lost + _replayed(costs, spans, number, before)
 
 
-def _replayed(costs: Costs, spans: Mapping[int, Span], number: int, before: Rate) -> int:
+def _replayed(costs: Costs, spans: Mapping[int, Span], number: int, before: TokenRates) -> int:
     """Return the tokens (in thousandths) that the sessions on a machine lose while their keys and
     values are computed again."""
     routes = routes_of(costs, spans, costs.demand.sessions)

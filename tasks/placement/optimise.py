@@ -11,7 +11,7 @@ from typing import Final
 from .chains import many_chains, with_replicas
 from .coverage import Span
 from .fleet import Costs
-from .predict import NOTHING, Rate, better_rate, rate_of
+from .predict import NOTHING, TokenRates, better_rate, rate_of
 from .rules import by_memory, evenly, petals, petals_chain
 
 STARTS: Final = 3
@@ -25,12 +25,12 @@ Spans = dict[int, Span]
 
 
 @dataclass(slots=True)
-class _Search:
+class _BestPlan:
     """The best plan so far, and how many more plans may be looked at."""
 
     costs: Costs
     spans: Spans
-    rate: Rate
+    rate: TokenRates
     looks: int
 
     def offer(self, spans: Spans) -> bool:
@@ -43,7 +43,9 @@ class _Search:
         return True
 
 
-def optimise(costs: Costs, more: Sequence[Spans] = (), looks: int = LOOKS) -> tuple[Spans, Rate]:
+def optimise(
+    costs: Costs, more: Sequence[Spans] = (), looks: int = LOOKS
+) -> tuple[Spans, TokenRates]:
     """Return a fast placement and its predicted rate. `more` are further plans to start from.
 
     The placement is empty if the machines cannot hold the model and one session.
@@ -82,9 +84,9 @@ def starts(costs: Costs, looks: int) -> Iterator[Spans]:
     yield with_replicas(costs, petals_chain(costs))
 
 
-def improved(costs: Costs, spans: Spans, rate: Rate, looks: int) -> tuple[Spans, Rate]:
+def improved(costs: Costs, spans: Spans, rate: TokenRates, looks: int) -> tuple[Spans, TokenRates]:
     """Return a plan that no small change makes better, or that was reached after `looks` looks."""
-    search = _Search(costs, dict(spans), rate, looks)
+    search = _BestPlan(costs, dict(spans), rate, looks)
     climbing = True
     while climbing and search.looks > 0:
         climbing = False
@@ -96,7 +98,7 @@ def improved(costs: Costs, spans: Spans, rate: Rate, looks: int) -> tuple[Spans,
 _Changes = Callable[[Costs, Spans], Iterator[Spans]]
 
 
-def _climb(search: _Search, changes: _Changes) -> bool:
+def _climb(search: _BestPlan, changes: _Changes) -> bool:
     """Take over the first better of some changes, again and again. Return whether any was."""
     any_better, again = False, True
     while again and search.looks > 0:
@@ -196,7 +198,7 @@ _CHANGES: Final[tuple[_Changes, ...]] = (_shifted, _respanned, _merged, _swapped
 
 def single_moves(
     costs: Costs, spans: Mapping[int, Span], number: int
-) -> Iterator[tuple[Rate, Span]]:
+) -> Iterator[tuple[TokenRates, Span]]:
     """Yield (rate, span) for each span that one machine could take while the others stay."""
     for span in _choices(costs, dict(spans)):
         if costs.fits(number, span):

@@ -17,7 +17,7 @@ from ...transport.identity import PeerId
 from ..costs.members import member_rates
 from ..costs.rates import UNKNOWN, DeviceRates
 from ..costs.seconds import step_seconds
-from ..costs.work import Rows
+from ..costs.work import EqualRows
 from ..defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
@@ -304,7 +304,7 @@ class Facts:
         work = model.part((shard.start, shard.stop))
         rates = member_rates(record.capacity, shard, work)
         parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
-        token_s = step_seconds(rates, work, (Rows(1, DEMAND.prompt),), int(shard.head))
+        token_s = step_seconds(rates, work, (EqualRows(1, DEMAND.prompt),), int(shard.head))
         factor = slower(record.peer, self.root, parts, token_s)
         return replace(rates, factor=rates.factor * _power(factor))
 

@@ -21,7 +21,7 @@ MILLI: Final = 1000
 """Rates are whole numbers of tokens in this many seconds."""
 
 
-class Rate(NamedTuple):
+class TokenRates(NamedTuple):
     """Predicted tokens in 1,000 s: of all sessions of the demand, and of a session alone.
 
     Better rates compare as larger.
@@ -31,7 +31,7 @@ class Rate(NamedTuple):
     single: int
 
 
-NOTHING: Final = Rate(0, 0)
+NOTHING: Final = TokenRates(0, 0)
 _INDEX: Final = tuple(map(batch_index, range(BATCHES[-1] + 1)))
 
 
@@ -43,12 +43,12 @@ class Route:
     sessions: int
 
 
-def rate_of(costs: Costs, spans: Mapping[int, Span]) -> Rate:
+def rate_of(costs: Costs, spans: Mapping[int, Span]) -> TokenRates:
     """Return the predicted rate of a placement: `spans` by the numbers of their machines."""
     return better_rate(costs, spans, NOTHING) or NOTHING
 
 
-def better_rate(costs: Costs, spans: Mapping[int, Span], than: Rate) -> Rate | None:
+def better_rate(costs: Costs, spans: Mapping[int, Span], than: TokenRates) -> TokenRates | None:
     """Return the predicted rate of a placement, or None if it is not above `than`.
 
     Results are kept in `costs`, since a search comes to many plans more than once. The rate
@@ -57,7 +57,7 @@ def better_rate(costs: Costs, spans: Mapping[int, Span], than: Rate) -> Rate | N
     key = tuple(sorted(spans.items()))
     demand, single = costs.rates.get(key, (-1, -1))
     if single < 0 and not 0 <= demand < than.demand:
-        graph = _Graph(costs, spans)
+        graph = _RoutedMachines(costs, spans)
         if demand < 0:
             demand = _total(costs, spans, _routes(graph, costs.demand.sessions))
         if costs.demand.sessions == 1:
@@ -65,16 +65,16 @@ def better_rate(costs: Costs, spans: Mapping[int, Span], than: Rate) -> Rate | N
         elif demand >= than.demand:
             single = _total(costs, spans, _routes(graph, 1))
         costs.rates[key] = demand, single
-    rate = Rate(demand, single) if single else NOTHING
+    rate = TokenRates(demand, single) if single else NOTHING
     return rate if single >= 0 and rate > than else None
 
 
 def routes_of(costs: Costs, spans: Mapping[int, Span], sessions: int) -> list[Route]:
     """Return the routes of this many sessions, or of as many as have memory."""
-    return _routes(_Graph(costs, spans), sessions)
+    return _routes(_RoutedMachines(costs, spans), sessions)
 
 
-def _routes(graph: "_Graph", sessions: int) -> list[Route]:
+def _routes(graph: "_RoutedMachines", sessions: int) -> list[Route]:
     graph.load = dict.fromkeys(graph.room, 0)
     found, left, group = list[Route](), sessions, -(-sessions // ROUNDS)
     while left > 0:
@@ -108,7 +108,7 @@ def token_nanoseconds(
     return best
 
 
-class _Graph:
+class _RoutedMachines:
     """The machines of a placement, with the sessions that were routed through each."""
 
     def __init__(self, costs: Costs, spans: Mapping[int, Span]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...transport.identity import PeerId
-from ..costs.chain import Stage, chain_times
+from ..costs.chain import CostedStage, chain_times
 from ..costs.rates import LOCAL, LinkRates
 from .coverage import Span
 from .fleet import Costs, Demand, Fleet, Machine, Pair, PlanModel, named, ordered, pair
@@ -132,10 +132,10 @@ def _first_token(
 ) -> float:
     """Return the predicted seconds until the first token of a session alone in a chain, counted
     from the arrival of its prompt at the first machine. 0 without a chain."""
-    stages, before = list[Stage](), None
+    stages, before = list[CostedStage](), None
     for each, span in chain:
         machine = costs.machines[each]
         link = fleet.link(before, machine.peer) if before else LOCAL
-        stages.append(Stage(model.part(span), machine.rates, link))
+        stages.append(CostedStage(model.part(span), machine.rates, link))
         before = machine.peer
     return chain_times(stages, LOCAL, costs.demand.prompt).first_token_s if stages else 0.0

@@ -77,7 +77,7 @@ class Prefix:
 NO_PREFIX = Prefix(KEY_POSITIONS, ())
 
 
-class Sent:
+class PrefixMemory:
     """Memory of a gateway: which chains have computed which prefixes, the latest first.
 
     It has at most `most` names. The least recently used ones are forgotten first.

@@ -82,7 +82,7 @@ class _Belief:
     ask_at: float = 0.0  # when it may be asked again
 
 
-class Taken(NamedTuple):
+class StageTimes(NamedTuple):
     """A stage of an answer: the times that its member claims, the wait that the stage said, or None
     if it was not asked, and the seconds for the prompt, by what it said is cached.
 
@@ -202,7 +202,7 @@ class Beliefs:
         if (belief := self._known.get(shard)) is not None:
             belief.given_s += seconds
 
-    def observed(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
+    def observed(self, stages: Sequence[StageTimes], seen: Observed, now: float) -> None:
         """Learn from an answer of a chain."""
         if seen.rows > 0 and seen.first_s - seen.links_s > _SHORTEST_S:
             self._learn_prompt(stages, seen, now)
@@ -212,7 +212,7 @@ class Beliefs:
             least = _COMPUTING_LEAST * seen.token_s
             self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least))
 
-    def _learn_prompt(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
+    def _learn_prompt(self, stages: Sequence[StageTimes], seen: Observed, now: float) -> None:
         """Learn from the time until the first token, of which a part is waiting.
 
         The parts of a prompt pass the stages one after another, so the slowest one decides.
@@ -233,7 +233,7 @@ class Beliefs:
                 self._learn_late(each.shard, _late(took, promised), now)
         self.dropped(stages)
 
-    def begun(self, stages: Sequence[Taken], now: float) -> None:
+    def begun(self, stages: Sequence[StageTimes], now: float) -> None:
         """Record that a prompt is sent to a chain. If its first token is overdue, the stages count
         as late even before it comes."""
         promised = self._promised(stages, 0)
@@ -242,7 +242,7 @@ class Beliefs:
                 belief = self._of(each.shard)
                 belief.open = (*belief.open[1 - OPEN_KEPT :], (now, promised))
 
-    def dropped(self, stages: Sequence[Taken]) -> None:
+    def dropped(self, stages: Sequence[StageTimes]) -> None:
         """Record that a prompt is no longer computed, or that its first token has come."""
         promised = self._promised(stages, 0)
         for each in stages:
@@ -250,7 +250,7 @@ class Beliefs:
             done = next((one for one in belief.open if one[1] == promised), None)
             belief.open = tuple(one for one in belief.open if one is not done)
 
-    def _promised(self, stages: Sequence[Taken], rows: int) -> float:
+    def _promised(self, stages: Sequence[StageTimes], rows: int) -> float:
         """Return the seconds until the first token, by what the stages said and claim."""
         return max(
             (each.wait_s or 0.0)
@@ -258,7 +258,7 @@ class Beliefs:
             for each in stages
         )
 
-    def _row_s(self, taken: Taken) -> float:
+    def _row_s(self, taken: StageTimes) -> float:
         return self.times(taken.shard, taken.times).row_s
 
     def _learn_late(self, shard: Shard, late: float, now: float) -> None:
@@ -266,7 +266,7 @@ class Beliefs:
         belief.lates, belief.late_at = (*belief.lates[1 - LATE_ANSWERS :], late), now
         self._late_usual.note(1.0 + late)
 
-    def _learn_tokens(self, stages: Sequence[Taken], measured: float) -> None:
+    def _learn_tokens(self, stages: Sequence[StageTimes], measured: float) -> None:
         """Divide the time between two tokens among the stages.
 
         Stages that were never measured take what the others leave, whatever they claim.

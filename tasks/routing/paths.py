@@ -37,7 +37,7 @@ class StageCost(NamedTuple):
     token_s: float
 
 
-class Costs(Protocol):
+class RouteCosts(Protocol):
     """Costs of a request at each stage and on each link."""
 
     @property
@@ -97,7 +97,7 @@ class Search:
     """
 
     layers: int
-    costs: Costs
+    costs: RouteCosts
     session: bytes = b""
     avoid: frozenset[PeerId] = field(default_factory=frozenset)
     tokens: int = EXPECTED_TOKENS

@@ -8,8 +8,8 @@ from typing import Final
 from ...transport.identity import PeerId
 from ..costs.links import between
 from ..costs.rates import LinkRates
-from .affinity import Chain, Hotness, Prefix, Sent, ranked
-from .beliefs import Beliefs, Load, Shard, Taken, Times
+from .affinity import Chain, Hotness, Prefix, PrefixMemory, ranked
+from .beliefs import Beliefs, Load, Shard, StageTimes, Times
 from .defaults import (
     EXPECTED_TOKENS,
     LINK_S,
@@ -19,7 +19,7 @@ from .defaults import (
     SPAN_ROWS,
     UNASKED_WAIT,
 )
-from .paths import ChainCost, Costs, Hop, Search, StageCost
+from .paths import ChainCost, Hop, RouteCosts, Search, StageCost
 
 Replies = Mapping[Shard, Load]
 """The replies to the probes of one request. The positions that they say are cached are those of its
@@ -28,7 +28,7 @@ NO_REPLIES: Final[Replies] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class GatewayView:
     """Knowledge of a gateway (`own`) about the members, apart from its beliefs.
 
     `claimed` returns the times that a stage's member claims, and `round_trip` the seconds of a
@@ -75,12 +75,12 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedChain:
     """A chain with its predicted costs. `stages` say what was predicted of each."""
 
     chain: tuple[Hop, ...]
     cost: ChainCost
-    stages: tuple[Taken, ...]
+    stages: tuple[StageTimes, ...]
     wait_s: float  # seconds that the prompt waits at its slowest stage that was asked
     first_s: float  # seconds until the first token, if the stages that were not asked are idle
     avoided: int = 0  # stages that are used as a last resort
@@ -88,10 +88,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _IfIdle:
-    """`Costs` with the waits of some stages left out. A stage that was not asked seems to need more
-    time than others, which is for comparing chains, and no prediction."""
+    """`RouteCosts` with the waits of some stages left out. A stage that was not asked seems to need
+    more time than others, which is for comparing chains, and no prediction."""
 
-    costs: Costs
+    costs: RouteCosts
     idle: frozenset[Hop]
 
     @property
@@ -110,11 +110,11 @@ class _IfIdle:
 
 
 class _RequestCosts:
-    """`Costs` of one request, by the beliefs of a moment."""
+    """`RouteCosts` of one request, by the beliefs of a moment."""
 
     def __init__(
         self,
-        view: View,
+        view: GatewayView,
         want: Want,
         beliefs: Beliefs,
         now: float,
@@ -211,10 +211,12 @@ class Router:
 
     def __init__(self) -> None:
         self.beliefs = Beliefs()
-        self.sent = Sent()
+        self.sent = PrefixMemory()
         self.hotness = Hotness()
 
-    def questions(self, view: View, want: Want, hops: Sequence[Hop], now: float) -> list[Hop]:
+    def questions(
+        self, view: GatewayView, want: Want, hops: Sequence[Hop], now: float
+    ) -> list[Hop]:
         """Return the stages to probe, at most PROBES_OF_REQUEST, and none if there is no choice.
 
         The best chain by what is believed says which layers its stages have. Of each of these, some
@@ -256,8 +258,13 @@ class Router:
         ]
 
     def plan(
-        self, view: View, want: Want, hops: Sequence[Hop], now: float, said: Replies = NO_REPLIES
-    ) -> Plan | None:
+        self,
+        view: GatewayView,
+        want: Want,
+        hops: Sequence[Hop],
+        now: float,
+        said: Replies = NO_REPLIES,
+    ) -> PlannedChain | None:
         """Return the best chain by what is believed now, or None if there is none.
 
         `said` has the replies of the stages that were asked for this request.
@@ -274,7 +281,7 @@ class Router:
 
     def _search(
         self,
-        view: View,
+        view: GatewayView,
         want: Want,
         hops: Sequence[Hop],
         now: float,
@@ -290,7 +297,7 @@ class Router:
         return Search(want.layers, costs, want.session, view.avoid, tokens)
 
     def _remembered(
-        self, view: View, want: Want, hops: Sequence[Hop], now: float, said: Replies
+        self, view: GatewayView, want: Want, hops: Sequence[Hop], now: float, said: Replies
     ) -> Iterable[tuple[Search, tuple[Hop, ...]]]:
         """Yield the chains of several stages that have computed the prefix before.
 
@@ -302,15 +309,15 @@ class Router:
                 yield self._search(view, want, hops, now, said, cached), chain
 
     def _planned(
-        self, view: View, want: Want, search: Search, chain: tuple[Hop, ...], said: Replies
-    ) -> Plan:
-        stages, wait = list[Taken](), 0.0
+        self, view: GatewayView, want: Want, search: Search, chain: tuple[Hop, ...], said: Replies
+    ) -> PlannedChain:
+        stages, wait = list[StageTimes](), 0.0
         for hop in chain:
             shard = Shard(hop.peer, want.root, hop.parts)
             load = said.get(shard)
             cost = search.costs.stage(hop)
             told = load.wait_s if load is not None else None
-            stages.append(Taken(shard, view.claimed(hop), told, cost.prompt_s))
+            stages.append(StageTimes(shard, view.claimed(hop), told, cost.prompt_s))
             if load is not None:
                 wait = max(wait, cost.wait_s)
         avoided = sum(hop.peer in view.avoid for hop in chain)
@@ -321,9 +328,9 @@ class Router:
         first = whole.first_s
         if idle:
             first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
-        return Plan(chain, whole, tuple(stages), wait, first, avoided)
+        return PlannedChain(chain, whole, tuple(stages), wait, first, avoided)
 
-    def take(self, plan: Plan, prefix: Prefix, now: float) -> None:
+    def take(self, plan: PlannedChain, prefix: Prefix, now: float) -> None:
         """Record that a session is opened over a planned chain."""
         self.beliefs.begun(plan.stages, now)
         self.hotness.note(prefix)

@@ -9,7 +9,7 @@ from ...state.directory import Directory
 from ..errors import NoRoute
 from ..inference.generation import Emit, GenerateRequest, Summary
 from .asking import Asking
-from .offers import WORD, Offer, SharedName, called, offers_of, pinned, read_name
+from .offers import WORD, SharedName, SharedOffer, called, offers_of, pinned, read_name
 
 Generate = Callable[[GenerateRequest, Emit], Awaitable[Summary]]
 
@@ -51,24 +51,24 @@ class Answering:
             hint = self._hint(request.model) or error.hint
             raise NoRoute(error.message, hint=hint) from None
 
-    def shared(self, text: str) -> list[Offer]:
+    def shared(self, text: str) -> list[SharedOffer]:
         """Return the offers that a name means, or none if it means a model with a root, or nothing
         known here. Raises ShareError if it names a peer that does not share the model."""
         asked = read_name(text)
         found = offers_of(self._directory.members(), asked)
         return [] if found and not asked.peer and self._has_root(text) else found
 
-    def called(self, offer: Offer) -> str:
+    def called(self, offer: SharedOffer) -> str:
         """Return the name by which a user asks for an offer: NAME, or NAME@PEER if a model with a
         root has the same name."""
         name = offer.model.name
         return pinned(offer, self._offers_of(name)) if self._has_root(name) else name
 
-    def all(self) -> list[tuple[str, Offer]]:
+    def all(self) -> list[tuple[str, SharedOffer]]:
         """Return the offers of all live members, each with its name as `called` returns it."""
         return called(self._directory.members(), self._names.named())
 
-    def _offers_of(self, name: str) -> list[Offer]:
+    def _offers_of(self, name: str) -> list[SharedOffer]:
         return offers_of(self._directory.members(), SharedName(name, ""))
 
     def _has_root(self, text: str) -> bool:

@@ -23,24 +23,24 @@ from ..inference.courier import Courier
 from ..inference.generation import Emit, Forwarded, GenerateRequest, Summary
 from ..text.process import ChatTurn, TextDelta
 from . import counting, defaults
-from .desk import LEAVE_OUT, Desk, unsupported
+from .desk import LEAVE_OUT, SharingDesk, unsupported
 from .errors import BadShare, ShareError
 from .messages import (
     ROLES,
-    Failure,
-    Figures,
+    AnswerEnd,
+    ConversationTurn,
+    FailedAnswer,
     FrameKind,
     Frames,
     ShareAsk,
     ShareBody,
     ShareLoad,
     ShareProbe,
-    Turn,
     pack_body,
     read_header,
     read_payload,
 )
-from .offers import Offer
+from .offers import SharedOffer
 
 _GONE = (CallRefused, LinkClosed)
 _PIECE = 1 << 16  # bytes of one read
@@ -96,7 +96,7 @@ class Received:
         self._pieces += pieces
         await self._emit(TextDelta(text, False))
 
-    async def end(self, figures: Figures) -> Summary:
+    async def end(self, figures: AnswerEnd) -> Summary:
         """Return the answer with its figures, of which implausible counts are cut."""
         if not self._texts:
             self._first = self._last = self._host.now()
@@ -122,7 +122,7 @@ class Received:
 class Asking:
     """Sends this node's requests to the members that share a model. `desk` is this node's own."""
 
-    def __init__(self, host: Host, endpoint: Endpoint, courier: Courier, desk: Desk) -> None:
+    def __init__(self, host: Host, endpoint: Endpoint, courier: Courier, desk: SharingDesk) -> None:
         self._host = host
         self._endpoint = endpoint
         self._courier = courier
@@ -131,7 +131,7 @@ class Asking:
         self.running = 0
 
     async def generate(
-        self, request: GenerateRequest, offers: Sequence[Offer], emit: Emit
+        self, request: GenerateRequest, offers: Sequence[SharedOffer], emit: Emit
     ) -> Summary:
         """Have one of the sharers answer. `emit` receives the sharer, then the text.
 
@@ -146,7 +146,7 @@ class Asking:
             self.running -= 1
 
     async def _any(
-        self, request: GenerateRequest, body: ShareBody, offers: Sequence[Offer], emit: Emit
+        self, request: GenerateRequest, body: ShareBody, offers: Sequence[SharedOffer], emit: Emit
     ) -> Summary:
         """Ask the sharers in order until one begins to answer. Raises the last one's error."""
         packed = pack_body(body)
@@ -167,13 +167,13 @@ class Asking:
 
     # Choosing.
 
-    async def _ordered(self, offers: Sequence[Offer]) -> list[Offer]:
+    async def _ordered(self, offers: Sequence[SharedOffer]) -> list[SharedOffer]:
         """Return the sharers, the one with the shortest wait first. A single one is not probed."""
         if len(offers) == 1:
             return list(offers)
         waits: dict[PeerId, float] = {}
 
-        async def probe(offer: Offer) -> None:
+        async def probe(offer: SharedOffer) -> None:
             waits[offer.peer] = await self._probe(offer)
 
         asked = sorted(offers, key=lambda offer: self._order(offer, {}))[: defaults.PROBED]
@@ -182,13 +182,15 @@ class Asking:
                 nursery.start_soon(probe, offer)
         return sorted(asked, key=lambda offer: self._order(offer, waits))
 
-    def _order(self, offer: Offer, waits: dict[PeerId, float]) -> tuple[bool, float, bool, str]:
+    def _order(
+        self, offer: SharedOffer, waits: dict[PeerId, float]
+    ) -> tuple[bool, float, bool, str]:
         failed = self._failed.get(offer.peer, float("-inf"))
         avoided = self._host.now() < failed + defaults.AVOID
         far = not self._courier.reaches(offer.peer)
         return avoided, waits.get(offer.peer, 0.0), far, offer.peer
 
-    async def _probe(self, offer: Offer) -> float:
+    async def _probe(self, offer: SharedOffer) -> float:
         """Return the predicted seconds until a sharer's first text; _FAR if it does not reply."""
         name, began = offer.model.name, self._host.now()
         with trio.move_on_after(defaults.PROBE_TIME):
@@ -271,7 +273,7 @@ async def _next(stream: Stream) -> bytes:
     raise ShareError("share-lost", "it has fallen silent")
 
 
-async def _take(found: Sequence[tuple[int, bytes]], received: Received) -> Figures | None:
+async def _take(found: Sequence[tuple[int, bytes]], received: Received) -> AnswerEnd | None:
     """Process frames that have arrived together. Return the figures if the answer has ended.
 
     Raises BadShare if a frame is malformed, and ShareError if the sharer reports a failure.
@@ -281,9 +283,9 @@ async def _take(found: Sequence[tuple[int, bytes]], received: Received) -> Figur
         await received.text(_decoded(b"".join(texts)), len(texts))
     for kind, payload in found:
         if kind == FrameKind.END:
-            return read_payload(Figures, payload)
+            return read_payload(AnswerEnd, payload)
         if kind == FrameKind.FAILED:
-            failure = read_payload(Failure, payload)
+            failure = read_payload(FailedAnswer, payload)
             code = failure.code if failure.code in _CODES else "share-failed"
             raise ShareError(code, naming.escaped(failure.message))
     return None
@@ -296,7 +298,7 @@ def _decoded(data: bytes) -> str:
         raise BadShare("the sharer sent text that is not UTF-8") from None
 
 
-def _fitting(request: GenerateRequest, offers: Sequence[Offer]) -> list[Offer]:
+def _fitting(request: GenerateRequest, offers: Sequence[SharedOffer]) -> list[SharedOffer]:
     """Return the offers that honour every parameter of a request. Raises ShareError `unsupported`
     if none does."""
     name = offers[0].model.name
@@ -315,7 +317,7 @@ def _fitting(request: GenerateRequest, offers: Sequence[Offer]) -> list[Offer]:
     return fitting
 
 
-def _ask_of(request: GenerateRequest, offer: Offer, size: int) -> ShareAsk:
+def _ask_of(request: GenerateRequest, offer: SharedOffer, size: int) -> ShareAsk:
     """Return the request to a sharer, without its text of `size` bytes."""
     wanted = request.max_tokens or MAX_NEW_TOKENS
     if wanted < 1:
@@ -348,10 +350,10 @@ def _body_of(request: GenerateRequest) -> ShareBody:
     return body
 
 
-def _turn(turn: ChatTurn) -> Turn:
+def _turn(turn: ChatTurn) -> ConversationTurn:
     for role in ROLES:
         if turn.role == role:
-            return Turn(role, turn.content)
+            return ConversationTurn(role, turn.content)
     raise ShareError("bad-request", f"a shared model takes no messages of {ascii(turn.role)[:32]}")
 
 
@@ -364,7 +366,7 @@ def _refused(code: str) -> ShareError:
     return ShareError("share-lost", f"it reset the stream ({code})")
 
 
-def _told(offer: Offer, error: ShareError) -> ShareError:
+def _told(offer: SharedOffer, error: ShareError) -> ShareError:
     """Return an error that names the sharer."""
     peer = shortid.short(offer.peer)
     what = f"`{offer.model.name}`, shared by {peer}: {error.message}"

@@ -24,11 +24,11 @@ from ...transport.rates import Rate, Rates
 from ..usage.metering import UsageMeter, Use
 from . import defaults
 from .engine import Emit, Tally
-from .errors import BadShare, EngineError, ShareError
-from .line import Standing, Ticket
+from .errors import BadShare, EngineFailed, ShareError
+from .line import PeerStanding, Ticket
 from .messages import (
-    Failure,
-    Figures,
+    AnswerEnd,
+    FailedAnswer,
     FrameKind,
     ShareAsk,
     ShareBody,
@@ -46,7 +46,7 @@ _PIECE: Final = 1 << 16  # bytes of one read; buffered ones are read without giv
 _LOST: Final = (CallRefused, LinkClosed)
 _ASK_ELSEWHERE: Final = "`shoal model list` shows its sharers"
 LEAVE_OUT: Final = "leave that out, or use a model with a root: `shoal model list`"
-StandingOf = Callable[[PeerId], Standing]
+StandingOf = Callable[[PeerId], PeerStanding]
 
 
 def usage_root(name: str) -> str:
@@ -57,7 +57,7 @@ def usage_root(name: str) -> str:
     return hashlib.sha256(_USAGE_DOMAIN + name.encode()).hexdigest()
 
 
-class Desk:
+class SharingDesk:
     """Desk of one node, at which peers and this node itself ask for its shared models."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Desk:
         ahead = line.ahead(peer, self._standing_of(peer))
         return ShareLoad(ahead, free, watch.first_s, watch.answer_s)
 
-    async def answer(self, peer: PeerId, ask: ShareAsk, body: ShareBody, emit: Emit) -> Figures:
+    async def answer(self, peer: PeerId, ask: ShareAsk, body: ShareBody, emit: Emit) -> AnswerEnd:
         """Answer a request when its turn has come. `emit` receives the text as it arrives.
 
         Raises ShareError if the model is not shared, does not take the request, or its engine
@@ -109,7 +109,7 @@ class Desk:
                 began, ended = ticket.began, self._host.now()
                 now.watch.measure(first[0] - began if first else None, ended - began)
                 return figures
-            except EngineError:
+            except EngineFailed:
                 now.watch.look_now()
                 raise
             finally:
@@ -140,8 +140,8 @@ class Desk:
             raise not_shared(name, _ASK_ELSEWHERE)
         return found
 
-    def _standing_of(self, peer: PeerId) -> Standing:
-        return Standing.OWN if peer == self._own else self._standing(peer)
+    def _standing_of(self, peer: PeerId) -> PeerStanding:
+        return PeerStanding.OWN if peer == self._own else self._standing(peer)
 
     # Peers.
 
@@ -166,7 +166,9 @@ class Desk:
                 body = await _read_body(stream, ask.size)
             last = await self._while_there(incoming.peer, stream, ask, body)
         except ShareError as error:
-            last = pack_frame(FrameKind.FAILED, pack(Failure(error.code, error.message[:1000])))
+            last = pack_frame(
+                FrameKind.FAILED, pack(FailedAnswer(error.code, error.message[:1000]))
+            )
         if last:
             await _finish(stream, last)
 

@@ -15,8 +15,8 @@ from ...transport.decoding import read_json
 from ...transport.errors import Undecodable
 from ...transport.message import Message
 from . import defaults
-from .errors import EngineError
-from .http import HttpRequest
+from .errors import EngineFailed
+from .http import EngineRequest
 from .messages import CHAT, TEXT, TOP_K, ShareAsk, ShareBody
 
 _SEEDS: Final = 2**31  # seeds that every engine takes; larger ones count modulo this
@@ -90,12 +90,12 @@ class EngineModel:
 def read_models(data: bytes, server: str) -> tuple[EngineModel, ...]:
     """Return the models of an engine's list. `server` is the response's header `Server`.
 
-    Raises EngineError if the list is malformed.
+    Raises EngineFailed if the list is malformed.
     """
     try:
         listed = read_json(_List, data, limit=defaults.LIST_BYTES).data
     except Undecodable:
-        raise EngineError("bad-engine", "the engine's list of models is malformed") from None
+        raise EngineFailed("bad-engine", "the engine's list of models is malformed") from None
     dialects = [_dialect(model.owned_by, server) for model in listed]
     return tuple(
         EngineModel(model.id, dialect, model.context)
@@ -109,7 +109,7 @@ def _dialect(owner: object, server: str) -> Dialect:
     return _BY_OWNER.get(owner, _OTHER) if isinstance(owner, str) else _OTHER
 
 
-def request_of(model: EngineModel, ask: ShareAsk, body: ShareBody) -> HttpRequest:
+def request_of(model: EngineModel, ask: ShareAsk, body: ShareBody) -> EngineRequest:
     """Return the request that an engine gets. A peer chooses only the values in it."""
     fields: dict[str, object] = dict(model.dialect.neutral)
     fields |= {
@@ -126,9 +126,9 @@ def request_of(model: EngineModel, ask: ShareAsk, body: ShareBody) -> HttpReques
     if body.stop:
         fields["stop"] = list(body.stop)
     if ask.raw:
-        return HttpRequest("/v1/completions", _json(fields | {"prompt": body.prompt}))
+        return EngineRequest("/v1/completions", _json(fields | {"prompt": body.prompt}))
     turns = [{"role": turn.role, "content": turn.content} for turn in body.messages]
-    return HttpRequest("/v1/chat/completions", _json(fields | {"messages": turns}))
+    return EngineRequest("/v1/chat/completions", _json(fields | {"messages": turns}))
 
 
 def _json(fields: Mapping[str, object]) -> bytes:

@@ -19,10 +19,10 @@ from ..text.detokenizer import StopFilter
 from . import counting, defaults
 from .address import EngineAddress
 from .dialects import EngineModel, read_models, request_of
-from .errors import EngineError
-from .events import Events
-from .http import HttpRequest, HttpResponse, exchange
-from .messages import Figures, Reason, ShareAsk, ShareBody
+from .errors import EngineFailed
+from .events import EventParser
+from .http import EngineRequest, EngineResponse, exchange
+from .messages import AnswerEnd, Reason, ShareAsk, ShareBody
 
 Emit = Callable[[str], Awaitable[None]]
 _DONE = b"[DONE]"
@@ -48,7 +48,7 @@ class _Choice(Message, frozen=True):
     finish_reason: Annotated[str, Meta(max_length=64)] | None = None
 
 
-class _Chunk(Message, frozen=True):
+class _StreamedEvent(Message, frozen=True):
     """One event of a streamed answer."""
 
     choices: Annotated[tuple[_Choice, ...], Meta(max_length=8)] = ()
@@ -108,7 +108,7 @@ class Tally:
         return self.size > counting.most_bytes(self._most)
 
 
-class Engine:
+class HttpEngine:
     """One engine, which is asked over HTTP."""
 
     def __init__(self, host: Host, address: EngineAddress) -> None:
@@ -116,25 +116,25 @@ class Engine:
         self.address = address
 
     async def models(self) -> tuple[EngineModel, ...]:
-        """Return the models that the engine serves now. Raises EngineError."""
+        """Return the models that the engine serves now. Raises EngineFailed."""
         with trio.move_on_after(defaults.LIST_TIME):
-            async with exchange(self._host, self.address, HttpRequest("/v1/models")) as response:
+            async with exchange(self._host, self.address, EngineRequest("/v1/models")) as response:
                 if response.status != 200:
                     raise await _refused(response)
                 data = await response.body(defaults.LIST_BYTES)
                 return read_models(data, response.server)
-        raise EngineError("engine-silent", "the engine did not list its models in time")
+        raise EngineFailed("engine-silent", "the engine did not list its models in time")
 
     async def answer(
         self, model: EngineModel, ask: ShareAsk, body: ShareBody, tally: Tally, emit: Emit
-    ) -> Figures:
+    ) -> AnswerEnd:
         """Have the engine answer, and pass its text on as it arrives.
 
-        If this is cancelled, the connection closes and the engine stops. Raises EngineError, and
+        If this is cancelled, the connection closes and the engine stops. Raises EngineFailed, and
         whatever `emit` raises.
         """
         request = request_of(model, ask, body)
-        reply = _Reply(body, tally, emit)
+        reply = _AnswerText(body, tally, emit)
         with (
             trio.move_on_after(defaults.ANSWER_TIME),
             trio.move_on_after(defaults.FIRST_TIME) as quiet,
@@ -144,12 +144,12 @@ class Engine:
                 await reply.read(response, quiet, ask.max_tokens)
             reply.ended = True
         if not reply.ended:
-            raise EngineError("engine-silent", "the engine said nothing for too long")
+            raise EngineFailed("engine-silent", "the engine said nothing for too long")
         await reply.finish()
-        return Figures(reply.reason, tally.prompt_tokens, tally.tokens)
+        return AnswerEnd(reply.reason, tally.prompt_tokens, tally.tokens)
 
 
-class _Reply:
+class _AnswerText:
     """The text of one answer, from the events of an engine."""
 
     def __init__(self, body: ShareBody, tally: Tally, emit: Emit) -> None:
@@ -159,13 +159,13 @@ class _Reply:
         self.reason: Reason = "stop"
         self.ended = False  # whether the engine has said that the answer is complete
 
-    async def read(self, response: HttpResponse, quiet: trio.CancelScope, tokens: int) -> None:
+    async def read(self, response: EngineResponse, quiet: trio.CancelScope, tokens: int) -> None:
         """Read the answer to its end. `quiet` ends if no event arrives in time.
 
-        Raises EngineError if the answer is invalid or ends early.
+        Raises EngineFailed if the answer is invalid or ends early.
         """
         most = min(tokens * defaults.WIRE_BYTES + defaults.WIRE_EXTRA, defaults.WIRE_MOST)
-        events = Events()
+        events = EventParser()
         while piece := await response.piece(most):
             text, done = "", False
             for data in events.feed(piece):
@@ -178,7 +178,7 @@ class _Reply:
             if done:
                 return
         if not self.ended:
-            raise EngineError("engine-lost", "the engine ended its answer early")
+            raise EngineFailed("engine-lost", "the engine ended its answer early")
 
     async def finish(self) -> None:
         """Pass on the text that was withheld as a possible beginning of a stop string."""
@@ -194,19 +194,19 @@ class _Reply:
         """Return (text of an event, whether the answer ends with it)."""
         if data == _DONE:
             if not self.ended:
-                raise EngineError("engine-lost", "the engine ended its answer early")
+                raise EngineFailed("engine-lost", "the engine ended its answer early")
             return "", True
         try:
-            chunk = read_json(_Chunk, data, limit=defaults.EVENT_BYTES)
+            chunk = read_json(_StreamedEvent, data, limit=defaults.EVENT_BYTES)
         except Undecodable:
-            raise EngineError("bad-engine", "the engine sent a malformed event") from None
+            raise EngineFailed("bad-engine", "the engine sent a malformed event") from None
         if chunk.error is not None:
-            raise EngineError("engine-failed", "the engine failed during the answer")
+            raise EngineFailed("engine-failed", "the engine failed during the answer")
         if chunk.usage is not None:
             self._tally.claim(chunk.usage)
         return self._text_of(chunk)
 
-    def _text_of(self, chunk: _Chunk) -> tuple[str, bool]:
+    def _text_of(self, chunk: _StreamedEvent) -> tuple[str, bool]:
         self._tally.started = True
         text, done = "", False
         for choice in chunk.choices[:1]:
@@ -226,7 +226,7 @@ class _Reply:
             return "", True
         self._tally.add(found)
         if self._tally.overflows:
-            raise EngineError("bad-engine", "the engine sent more text than its tokens can have")
+            raise EngineFailed("bad-engine", "the engine sent more text than its tokens can have")
         text = self._stop.push(found)
         return text, self._stop.stopped
 
@@ -238,36 +238,36 @@ class _Reply:
             quiet.deadline = trio.current_time() + self._patience
 
 
-async def _check_stream(response: HttpResponse) -> None:
-    """Raise EngineError unless the response is a stream of events."""
+async def _check_stream(response: EngineResponse) -> None:
+    """Raise EngineFailed unless the response is a stream of events."""
     if response.status != 200:
         raise await _refused(response)
     if response.content_type != _EVENTS:
-        raise EngineError(
+        raise EngineFailed(
             "bad-engine", "the engine did not stream its answer, although it was asked to"
         )
 
 
-async def _refused(response: HttpResponse) -> EngineError:
+async def _refused(response: EngineResponse) -> EngineFailed:
     """Return the error for a status other than 200. The engine's message is passed on only if the
     request is at fault, because others may tell of its machine."""
     if response.status in (401, 403):
         hint = "start the engine without an API key; only this machine can reach it"
-        return EngineError("engine-locked", "the engine asks for an API key", hint=hint)
+        return EngineFailed("engine-locked", "the engine asks for an API key", hint=hint)
     why = f"the engine refused the request (status {response.status})"
     if response.status == 400 and (said := await _message(response)):
         why = f"{why}: {said}"
-    return EngineError("engine-refused" if response.status in _AT_FAULT else "engine-failed", why)
+    return EngineFailed("engine-refused" if response.status in _AT_FAULT else "engine-failed", why)
 
 
-async def _message(response: HttpResponse) -> str:
+async def _message(response: EngineResponse) -> str:
     """Return the message of an engine's error, made safe for terminals, or ""."""
     if response.content_type != _JSON:
         return ""
     try:
         data = await response.body(defaults.ERROR_BYTES)
         error = read_json(_Refusal, data, limit=defaults.ERROR_BYTES).error
-    except (EngineError, Undecodable):
+    except (EngineFailed, Undecodable):
         return ""
     text = error if isinstance(error, str) else error.message
     return naming.escaped(text[: defaults.ERROR_CHARACTERS])

@@ -1,7 +1,7 @@
 """Errors of shared engines.
 
 ShareError                  `code` is a short fixed word; codes: docs/spec/sharing.md
-├── EngineError             the engine cannot be asked, or its answer is invalid
+├── EngineFailed             the engine cannot be asked, or its answer is invalid
 │   └── EngineGone          nothing listens at the engine's address
 └── BadShare                a sharer's message is malformed or exceeds a limit
 """
@@ -13,11 +13,11 @@ class ShareError(SessionError):
     """A shared model cannot be offered, or a request to one failed."""
 
 
-class EngineError(ShareError):
+class EngineFailed(ShareError):
     """An engine cannot be asked, or its answer is invalid."""
 
 
-class EngineGone(EngineError):
+class EngineGone(EngineFailed):
     """Nothing listens at the address of an engine."""
 
     def __init__(self, message: str) -> None:

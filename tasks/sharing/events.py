@@ -1,12 +1,12 @@
 """Parser of server-sent events, which carry an engine's streamed answer. No I/O."""
 
 from . import defaults
-from .errors import EngineError
+from .errors import EngineFailed
 
 _DATA = b"data:"
 
 
-class Events:
+class EventParser:
     """Parser that takes bytes in any pieces and returns the data of complete events.
 
     An event may have EVENT_BYTES. Fields other than `data`, and comments, are dropped.
@@ -18,7 +18,7 @@ class Events:
         self._size = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the data of the events that `piece` completes. Raises EngineError if an event is
+        """Return the data of the events that `piece` completes. Raises EngineFailed if an event is
         too large."""
         found = list[bytes]()
         *lines, rest = piece.split(b"\n")
@@ -44,5 +44,5 @@ class Events:
             self._data.append(data)
 
 
-def _too_large() -> EngineError:
-    return EngineError("bad-engine", f"the engine sent an event over {defaults.EVENT_BYTES} bytes")
+def _too_large() -> EngineFailed:
+    return EngineFailed("bad-engine", f"the engine sent an event over {defaults.EVENT_BYTES} bytes")

@@ -16,24 +16,24 @@ import trio
 from ...transport.host.seam import Host
 from . import defaults
 from .address import EngineAddress
-from .errors import EngineError, EngineGone
+from .errors import EngineFailed, EngineGone
 
 _PIECE: Final = 1 << 16  # bytes of one read
 _GONE: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequest:
+class EngineRequest:
     """A request to an engine. With a body, it is a POST of JSON."""
 
     path: str
     body: bytes | None = None
 
 
-class HttpResponse:
+class EngineResponse:
     """A response whose head has arrived. `content_type` is in lower case, without parameters."""
 
-    def __init__(self, head: h11.Response, wire: "_Wire") -> None:
+    def __init__(self, head: h11.Response, wire: "_EngineConnection") -> None:
         self.status = head.status_code
         self._wire = wire
         self._headers = dict(head.headers)
@@ -51,14 +51,14 @@ class HttpResponse:
     async def piece(self, most: int) -> bytes:
         """Return the next piece of the body, or b"" at its end.
 
-        Raises EngineError if the pieces so far have more than `most` bytes, or if the body ends too
-        early.
+        Raises EngineFailed if the pieces so far have more than `most` bytes, or if the body ends
+        too early.
         """
         while isinstance(event := await self._wire.event(), h11.Data):
             await trio.lowlevel.checkpoint()  # thousands of tiny chunks may be there already
             self._received += len(event.data)
             if self._received > most:
-                raise EngineError("bad-engine", f"the engine sent more than {most} bytes")
+                raise EngineFailed("bad-engine", f"the engine sent more than {most} bytes")
             if event.data:
                 return bytes(event.data)
         return b""
@@ -74,14 +74,14 @@ class HttpResponse:
         return self._headers.get(name, b"").decode("latin-1")
 
 
-class _Wire:
+class _EngineConnection:
     """A connection to an engine: bytes on one side, events of h11 on the other."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=defaults.HEAD_BYTES)
 
-    async def send(self, address: EngineAddress, request: HttpRequest) -> None:
+    async def send(self, address: EngineAddress, request: EngineRequest) -> None:
         headers = [
             ("Host", address.authority),
             ("Connection", "close"),
@@ -106,14 +106,14 @@ class _Wire:
             event = await self.event()
             if isinstance(event, h11.Response):
                 return event
-        raise EngineError("bad-engine", "the engine sent no response")
+        raise EngineFailed("bad-engine", "the engine sent no response")
 
     async def event(self) -> object:
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 self._http.receive_data(await self._stream.receive_some(_PIECE))
         except h11.RemoteProtocolError:
-            raise EngineError(
+            raise EngineFailed(
                 "bad-engine", "the engine sent invalid HTTP, or ended early"
             ) from None
         return event
@@ -121,25 +121,25 @@ class _Wire:
 
 @asynccontextmanager
 async def exchange(
-    host: Host, address: EngineAddress, request: HttpRequest
-) -> AsyncIterator[HttpResponse]:
+    host: Host, address: EngineAddress, request: EngineRequest
+) -> AsyncIterator[EngineResponse]:
     """Send a request and provide its response, until the block ends and closes the connection.
 
-    Raises EngineGone if nothing accepts the connection, and EngineError if the connection breaks,
+    Raises EngineGone if nothing accepts the connection, and EngineFailed if the connection breaks,
     the response is invalid, or it is a redirect. The caller limits the time.
     """
     stream = await _connect(host, address)
     try:
-        wire = _Wire(stream)
+        wire = _EngineConnection(stream)
         await wire.send(address, request)
         head = await wire.response()
         if 300 <= head.status_code < 400:
-            raise EngineError(
+            raise EngineFailed(
                 "bad-engine", "the engine redirects to another address, which is refused"
             )
-        yield HttpResponse(head, wire)
+        yield EngineResponse(head, wire)
     except _GONE:
-        raise EngineError("engine-lost", "the connection to the engine broke") from None
+        raise EngineFailed("engine-lost", "the connection to the engine broke") from None
     finally:
         stream.socket.close()
 

@@ -17,7 +17,7 @@ from . import defaults
 from .errors import ShareError
 
 
-class Standing(IntEnum):
+class PeerStanding(IntEnum):
     """Standing of a peer. Requests of the lowest value go first."""
 
     OWN = 0
@@ -30,13 +30,13 @@ class Ticket:
     """A request in the line. `called` is set when it may run."""
 
     peer: PeerId
-    standing: Standing
+    standing: PeerStanding
     number: int
     began: float = 0.0  # when it was called
     called: trio.Event = field(default_factory=trio.Event)
 
 
-class Line:
+class EngineLine:
     """Line of requests at one engine, of which at most `at_once` run."""
 
     def __init__(self, at_once: int = defaults.AT_ONCE) -> None:
@@ -57,13 +57,13 @@ class Line:
         """Number of requests that wait."""
         return len(self._waiting)
 
-    def join(self, peer: PeerId, standing: Standing, now: float) -> Ticket:
+    def join(self, peer: PeerId, standing: PeerStanding, now: float) -> Ticket:
         """Return the ticket of a new request. Raises ShareError `busy` if the line is too long."""
         everyone = [*self._waiting, *self._running]
-        strange = sum(each.standing is Standing.STRANGER for each in everyone)
-        if standing is Standing.STRANGER and strange >= defaults.STRANGERS:
+        strange = sum(each.standing is PeerStanding.STRANGER for each in everyone)
+        if standing is PeerStanding.STRANGER and strange >= defaults.STRANGERS:
             raise _busy("it answers too many requests of peers that are not members")
-        if standing is not Standing.OWN:
+        if standing is not PeerStanding.OWN:
             if len(self._waiting) >= defaults.WAITING:
                 raise _busy("too many requests wait for it")
             if sum(each.peer == peer for each in everyone) >= defaults.PER_PEER:
@@ -89,7 +89,7 @@ class Line:
         self._call(now)
         return seconds
 
-    def ahead(self, peer: PeerId, standing: Standing) -> int:
+    def ahead(self, peer: PeerId, standing: PeerStanding) -> int:
         """Return how many requests would go before a new one of this peer."""
         return sum(each.standing <= standing and each.peer != peer for each in self._waiting)
 
@@ -108,7 +108,7 @@ class Line:
         """Yield the waiting requests whose peer may have one more place."""
         most = max(1, self.at_once - 1)
         for each in self._waiting:
-            if each.standing is Standing.OWN or self._places(each.peer) < most:
+            if each.standing is PeerStanding.OWN or self._places(each.peer) < most:
                 yield each
 
     def _rank(self, ticket: Ticket, now: float) -> tuple[int, int, int, int]:

@@ -81,7 +81,7 @@ class ShareAsk(Message, frozen=True):
         return frozenset((TEXT if self.raw else CHAT, *((TOP_K,) if self.top_k else ())))
 
 
-class Turn(Row, frozen=True):
+class ConversationTurn(Row, frozen=True):
     """One message of a conversation."""
 
     role: Role
@@ -92,7 +92,7 @@ class ShareBody(Message, frozen=True):
     """Body of a request: a prompt, or the messages of a conversation, and stop strings."""
 
     prompt: str = ""
-    messages: Annotated[tuple[Turn, ...], Meta(max_length=TEXT_MESSAGES)] = ()
+    messages: Annotated[tuple[ConversationTurn, ...], Meta(max_length=TEXT_MESSAGES)] = ()
     stop: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=STOP_STRING_CHARACTERS)], ...],
         Meta(max_length=STOP_STRINGS),
@@ -110,7 +110,7 @@ class ShareBody(Message, frozen=True):
         return sum(len(text.encode("utf-8", "replace")) for text in texts)
 
 
-class Figures(Message, frozen=True):
+class AnswerEnd(Message, frozen=True):
     """Payload of the frame END: why the answer ended, and its tokens."""
 
     reason: Reason
@@ -118,7 +118,7 @@ class Figures(Message, frozen=True):
     tokens: _Count
 
 
-class Failure(Message, frozen=True):
+class FailedAnswer(Message, frozen=True):
     """Payload of the frame FAILED: an error of the sharer."""
 
     code: Annotated[str, Meta(min_length=1, max_length=32, pattern=r"^[a-z0-9-]+\Z")]

@@ -21,7 +21,7 @@ _HINT: Final = "`shoal model list` shows its sharers"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SharedOffer:
     """A model that a member shares."""
 
     peer: PeerId
@@ -45,18 +45,18 @@ def read_name(text: str) -> SharedName:
     return SharedName(naming.normal(text), "")
 
 
-def offers(members: Members) -> list[Offer]:
+def offers(members: Members) -> list[SharedOffer]:
     """Return all models that members share, sorted by name and peer."""
-    found = [Offer(peer, model) for peer in sorted(members) for model in members[peer].shared]
+    found = [SharedOffer(peer, model) for peer in sorted(members) for model in members[peer].shared]
     found.sort(key=lambda offer: offer.model.name)  # keeps the order of the peers
     return found
 
 
-def offers_of(members: Members, asked: SharedName) -> list[Offer]:
+def offers_of(members: Members, asked: SharedName) -> list[SharedOffer]:
     """Return the offers that a name means. Raises ShareError if it names a peer that does not share
     such a model, or not only one."""
     found = [
-        Offer(peer, model)
+        SharedOffer(peer, model)
         for peer, record in members.items()
         for model in record.shared
         if model.name == asked.name
@@ -73,7 +73,7 @@ def offers_of(members: Members, asked: SharedName) -> list[Offer]:
     return [offer for offer in found if offer.peer == peer]
 
 
-def called(members: Members, rooted: Set[str]) -> list[tuple[str, Offer]]:
+def called(members: Members, rooted: Set[str]) -> list[tuple[str, SharedOffer]]:
     """Return all offers, each with the name by which a user asks for it: NAME, or NAME@PEER if
     `rooted`, the names of models with a root, has it.
 
@@ -87,7 +87,7 @@ def called(members: Members, rooted: Set[str]) -> list[tuple[str, Offer]]:
     return found
 
 
-def _pins(same: Sequence[Offer]) -> dict[PeerId, str]:
+def _pins(same: Sequence[SharedOffer]) -> dict[PeerId, str]:
     """Return by peer the shortest name that means its offer only. The offers have one name, and are
     in the order of their peers: only neighbours have the longest common beginning."""
     peers = list(dict.fromkeys(offer.peer for offer in same))
@@ -98,7 +98,7 @@ def _pins(same: Sequence[Offer]) -> dict[PeerId, str]:
     }
 
 
-def pinned(offer: Offer, among: Iterable[Offer]) -> str:
+def pinned(offer: SharedOffer, among: Iterable[SharedOffer]) -> str:
     """Return the name that means this offer only: `NAME@PEER`, as short as `among` allows."""
     peers = {each.peer for each in among if each.model.name == offer.model.name}
     return f"{offer.model.name}@{shortid.short(offer.peer, peers)}"

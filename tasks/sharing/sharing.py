@@ -15,11 +15,11 @@ from ...transport.host.seam import Host
 from . import defaults, store
 from .address import EngineAddress, parse_address
 from .dialects import EngineModel
-from .engine import Engine
-from .errors import EngineError, EngineGone, ShareError
-from .line import Line
+from .engine import HttpEngine
+from .errors import EngineFailed, EngineGone, ShareError
+from .line import EngineLine
 from .pulse import Pulse
-from .store import Share
+from .store import OwnShare
 
 Publish = Callable[[tuple[SharedModel, ...]], None]
 _PART: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -31,8 +31,8 @@ class EngineWatch:
     """One engine that a node shares: its models, its line of requests, and whether it answers."""
 
     def __init__(self, host: Host, address: EngineAddress) -> None:
-        self.engine = Engine(host, address)
-        self.line = Line()
+        self.engine = HttpEngine(host, address)
+        self.line = EngineLine()
         self.models: dict[str, EngineModel] = {}
         self.trouble = "it was not asked yet"
         self.first_s = 0.0  # seconds to the first text, and of a whole answer
@@ -55,7 +55,7 @@ class EngineWatch:
         """Ask the engine for its models once, and note the result."""
         try:
             found = await self.engine.models()
-        except EngineError as error:
+        except EngineFailed as error:
             gone = isinstance(error, EngineGone)
             self._pulse.missed(self._host.now(), gone=gone)
             self.trouble = error.message
@@ -88,7 +88,7 @@ class SharedNow:
     """A share, with what answers its requests. `model` is None while the engine does not answer or
     no longer has the model."""
 
-    share: Share
+    share: OwnShare
     watch: EngineWatch
     model: EngineModel | None
 
@@ -119,7 +119,7 @@ class Sharing:
         self._publish = publish
         self._guard = guard or Guard()
         self._trouble = trouble
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, OwnShare] = {}
         self._watches: dict[str, EngineWatch] = {}  # by URL
         self._barred: str | None = None
         self._said: tuple[SharedModel, ...] = ()
@@ -174,7 +174,7 @@ class Sharing:
 
     async def add(
         self, url: str, models: Sequence[str], name: str | None, *, every: bool, at_once: int
-    ) -> list[Share]:
+    ) -> list[OwnShare]:
         """Share models of the engine at `url`, and return the new shares.
 
         `models` are the engine's names, empty for its only model, or for all with `every`. `name`
@@ -183,11 +183,11 @@ class Sharing:
         fails; then nothing is shared.
         """
         address = parse_address(url)
-        listed = {model.name: model for model in await Engine(self._host, address).models()}
+        listed = {model.name: model for model in await HttpEngine(self._host, address).models()}
         chosen = _chosen(list(listed), models, every=every)
         if name is not None and len(chosen) > 1:
             raise ShareError("bad-request", "one name was given for several models")
-        new = [Share(address.url, each, name or name_of(each), at_once) for each in chosen]
+        new = [OwnShare(address.url, each, name or name_of(each), at_once) for each in chosen]
         async with self._changing:
             self._check(new)
             after = {**self._shares, **{share.name: share for share in new}}
@@ -198,7 +198,7 @@ class Sharing:
             self._say()
         return new
 
-    async def stop(self, name: str) -> Share:
+    async def stop(self, name: str) -> OwnShare:
         """Stop sharing a model. Its running requests end. Raises ShareError `not-shared`."""
         async with self._changing:
             share = self._shares.get(name)
@@ -212,7 +212,7 @@ class Sharing:
             self._say()
         return share
 
-    def _check(self, new: Sequence[Share]) -> None:
+    def _check(self, new: Sequence[OwnShare]) -> None:
         """Raise ShareError if the shares cannot be added."""
         if len({*self._shares, *(share.name for share in new)}) > defaults.SHARES:
             raise ShareError("too-many", f"a node shares {defaults.SHARES} models at most")
@@ -231,7 +231,7 @@ class Sharing:
 
     # Watching.
 
-    def _begin(self, share: Share) -> EngineWatch:
+    def _begin(self, share: OwnShare) -> EngineWatch:
         self._shares[share.name] = share
         watch = self._watches.get(share.url)
         if watch is None:
@@ -249,7 +249,7 @@ class Sharing:
                 self._say()
                 await watch.wait()
 
-    def _now(self, share: Share) -> SharedNow:
+    def _now(self, share: OwnShare) -> SharedNow:
         watch = self._watches[share.url]
         model = watch.models.get(share.model) if watch.offered else None
         return SharedNow(share, watch, model)

@@ -18,7 +18,7 @@ from .errors import ShareError
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class OwnShare:
     """A model that this node's owner shares: the engine's address, its name there (`model`), its
     name in the swarm, and how many requests the engine answers at once."""
 
@@ -40,16 +40,16 @@ class _Saved(Message, frozen=True):
     at_once: Annotated[int, Meta(ge=1, le=defaults.AT_ONCE_MOST)] = defaults.AT_ONCE
 
 
-class _File(Message, frozen=True):
+class _StoredShares(Message, frozen=True):
     shares: Annotated[tuple[_Saved, ...], Meta(max_length=defaults.SHARES)] = ()
 
 
-async def load(host: Host, path: Path) -> list[Share]:
+async def load(host: Host, path: Path) -> list[OwnShare]:
     """Return the stored shares. Raises ShareError `damaged-file` if the file is not valid."""
     try:
         data = await host.offload(lambda: host.files.read(path, limit=defaults.FILE_BYTES))
-        found = read_json(_File, data, limit=defaults.FILE_BYTES).shares
-        shares = [Share(each.url, each.model, each.name, each.at_once) for each in found]
+        found = read_json(_StoredShares, data, limit=defaults.FILE_BYTES).shares
+        shares = [OwnShare(each.url, each.model, each.name, each.at_once) for each in found]
         for share in shares:
             parse_address(share.url)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ async def load(host: Host, path: Path) -> list[Share]:
     return shares
 
 
-async def save(host: Host, path: Path, shares: Iterable[Share]) -> None:
+async def save(host: Host, path: Path, shares: Iterable[OwnShare]) -> None:
     """Store the shares. Raises OSError if the disk fails."""
     data = json.dumps({"shares": [asdict(share) for share in shares]}, indent=1).encode()
     await host.offload(host.files.write, path, data)

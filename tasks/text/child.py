@@ -31,7 +31,7 @@ from .frames import (
     Encode,
     EncodeChat,
     Ids,
-    Load,
+    LoadFiles,
     TextInfo,
     pack_frame,
     unpack_body,
@@ -111,7 +111,7 @@ class Server:
         return self._tokens
 
     def _load(self, fields: Fields) -> TextInfo:
-        self._tokens = Tokens(typed(Load, fields).files)
+        self._tokens = Tokens(typed(LoadFiles, fields).files)
         return self._tokens.info
 
     def _encode(self, fields: Fields) -> Ids:

@@ -40,7 +40,7 @@ class TextFiles(Message, frozen=True):
     eos_token_id: tuple[int, ...] = ()
 
 
-class Load(Message, frozen=True):
+class LoadFiles(Message, frozen=True):
     """Request `load`: load these files."""
 
     files: TextFiles

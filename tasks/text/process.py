@@ -44,7 +44,7 @@ from .frames import (
     EncodeChat,
     FrameReader,
     Ids,
-    Load,
+    LoadFiles,
     TextFiles,
     TextInfo,
     pack_frame,
@@ -276,7 +276,7 @@ class TextProcess:
             bos_token_id=tuple(token_ids(files.config.get("bos_token_id"))),
             eos_token_id=tuple(token_ids(files.config.get("eos_token_id"))),
         )
-        return self._new("load", TEXT_LOAD_TIMEOUT, Load(told))
+        return self._new("load", TEXT_LOAD_TIMEOUT, LoadFiles(told))
 
     async def _run_child(self, loading: _Request) -> None:
         """Run one child: load the files, then process the queue until the child ends or is too

@@ -39,7 +39,7 @@ class TuningMessage(HeaderMessage, frozen=True):
     tuning: Annotated[bytes, Meta(min_length=TUNING_BYTES, max_length=TUNING_BYTES)]
 
 
-class Open(TuningMessage, frozen=True):
+class TuneOpen(TuningMessage, frozen=True):
     """`tune.open`: a trainer asks for a tuning of one shard."""
 
     root: Root
@@ -82,7 +82,7 @@ class RunPass(TuningMessage, frozen=True):
         return self.fields() | {"order": astuple(self.order)}
 
 
-class Close(TuningMessage, frozen=True):
+class TuneClose(TuningMessage, frozen=True):
     """`tune.close`: the stage must forget a tuning."""
 
 

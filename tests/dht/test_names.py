@@ -8,7 +8,7 @@ from shoal.dht import defaults
 from shoal.dht.errors import ModelError
 from shoal.dht.finding import FindingResult
 from shoal.dht.lookup.foundrecords import FoundRecord
-from shoal.dht.names import NameQuery, Names, VoucherSource, chosen, read, spelled
+from shoal.dht.names import NameQuery, NameResolver, VoucherSource, chosen, read, spelled
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import Body, NameBody, OtherBody
 from shoal.transport.identity import PeerId
@@ -32,7 +32,7 @@ class Swarm:
         self.told: list[tuple[PeerId, NameBody]] = []
         self.far: list[FoundRecord] = []
         self.asked: list[Key] = []
-        self.names = Names(
+        self.names = NameResolver(
             self,
             own=OWN,
             here=lambda: self.here,
@@ -129,7 +129,7 @@ async def test_records_of_other_names_and_kinds_do_not_count(
     swarm.says(1, body("other", A))
     swarm.says(2, OtherBody("name2", ("tiny",), ""))
     own = record(body("tiny", B), 3)
-    swarm.names = Names(swarm, own=own.author, here=dict, known=list, told=list)
+    swarm.names = NameResolver(swarm, own=own.author, here=dict, known=list, told=list)
     swarm.far.append(FoundRecord(own, 0.0, KEEPER))
     with pytest.raises(ModelError) as raised:
         await swarm.names.resolve("tiny")

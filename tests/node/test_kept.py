@@ -11,7 +11,7 @@ import trio.testing
 
 from shoal.node import defaults
 from shoal.node.errors import ControlError
-from shoal.node.kept import Kept, KeptAnswers, Note
+from shoal.node.kept import KeptAnswer, KeptAnswers, Note
 from shoal.transport.guard import Guard
 from tests.tasks.fake_swarm import FakeHost
 
@@ -40,7 +40,9 @@ def counting(
     return work
 
 
-def begun(kept: Answers, owner: str, work: Callable[[Note[str]], Awaitable[str]]) -> Kept[str, str]:
+def begun(
+    kept: Answers, owner: str, work: Callable[[Note[str]], Awaitable[str]]
+) -> KeptAnswer[str, str]:
     answer = kept.begin(owner, work)
     assert answer is not None
     return answer

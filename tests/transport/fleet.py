@@ -19,7 +19,7 @@ from shoal.transport.handshake.tls import Tls
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.lane import frame as wire
-from shoal.transport.lane.events import Windows
+from shoal.transport.lane.events import GrantedLimits
 from shoal.transport.lane.shaper import Shaper
 from shoal.transport.limits import Limits
 from shoal.transport.link.calls import Call, Reply
@@ -225,7 +225,7 @@ async def raw_path(node: Node, seed: int = 99) -> SecureStream:
 
 
 def hello(versions: tuple[int, int] = (1, 1), resume: bytes | None = None) -> bytes:
-    said = Hello(versions, bytes(16), Windows(1000, 1000, 4), b"open", resume=resume)
+    said = Hello(versions, bytes(16), GrantedLimits(1000, 1000, 4), b"open", resume=resume)
     return wire.encode(wire.HELLO, head=said.encode())
 
 

@@ -10,9 +10,9 @@ from shoal.transport.lane.events import (
     Cancelled,
     Ended,
     Event,
+    GrantedLimits,
     Opened,
     StreamReady,
-    Windows,
 )
 from shoal.transport.lane.frame import Priority
 from shoal.transport.lane.lane import Lane
@@ -25,8 +25,8 @@ SMALL = Limits(
 )
 
 
-def windows(limits: Limits) -> Windows:
-    return Windows(limits.stream_window_bytes, limits.link_window_bytes, limits.streams)
+def windows(limits: Limits) -> GrantedLimits:
+    return GrantedLimits(limits.stream_window_bytes, limits.link_window_bytes, limits.streams)
 
 
 class Side:

@@ -42,7 +42,7 @@ class _Visit:
 
 
 @dataclass(slots=True)
-class Counts:
+class VisitCounts:
     """Results of browsers' attempts to join, counted since the start."""
 
     proven: int = 0
@@ -73,7 +73,7 @@ class Visits:
         limits: BrowserLimits,
         guard: Guard,
     ) -> None:
-        self.counts = Counts()
+        self.counts = VisitCounts()
         self._host = host
         self._guard = guard
         self._identity = identity

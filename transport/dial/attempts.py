@@ -18,7 +18,7 @@ from ..peertasks import PeerTasks
 from .attempt import AddressAttempt, ConnectionAttempt
 from .endpoint import Endpoint
 from .rescue import pace, times
-from .rounds import Rounds
+from .rounds import RetryRounds
 
 AddressBook = Callable[[PeerId], Sequence[Address]]
 """Returns the addresses of a peer that the peer has stated and that this node trusts."""
@@ -56,7 +56,7 @@ class ConnectionAttempts:
         self._plan = plan
         self._tasks = tasks
         self._climbs: dict[PeerId, ConnectionAttempt] = {}
-        self._searches: dict[PeerId, Rounds[None]] = {}  # searches, by the peer of the link
+        self._searches: dict[PeerId, RetryRounds[None]] = {}  # searches, by the peer of the link
 
     def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> ConnectionAttempt:
         """Return the connection attempt to a peer that is under way, or start one.
@@ -105,7 +105,7 @@ class ConnectionAttempts:
 
     async def find(self, link: Link) -> None:
         """Search for a new path of a link that has lost all its paths, until cancelled."""
-        rounds: Rounds[None] = Rounds(
+        rounds: RetryRounds[None] = RetryRounds(
             self._host,
             pause=defaults.FIND_S,
             every=pace(self._host),

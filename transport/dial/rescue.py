@@ -12,7 +12,7 @@ from ..errors import DialFailed
 from ..host.seam import Host
 from ..link.link import Link
 from ..networks import path_kind_to
-from .rounds import Rounds
+from .rounds import RetryRounds
 
 Finder = Callable[[Link], Awaitable[None]]
 """Searches for a new path of a link that has none, until cancelled."""
@@ -36,7 +36,7 @@ class Rescue:
         self._host = host
         self._reach = reach
         self._timeout = timeout
-        self._rounds: set[Rounds[str]] = set()
+        self._rounds: set[RetryRounds[str]] = set()
 
     def wake(self) -> None:
         """Dial again at once. Call this when the network has changed."""
@@ -46,7 +46,7 @@ class Rescue:
     async def __call__(self, link: Link) -> str | None:
         """Dial the peer of a link again and again, until cancelled or until a dial shows that the
         peer has ended. In the latter case, return the code with which the link must end at once."""
-        rounds: Rounds[str] = Rounds(
+        rounds: RetryRounds[str] = RetryRounds(
             self._host,
             pause=defaults.REDIAL_S,
             every=pace(self._host),

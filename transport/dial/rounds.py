@@ -15,7 +15,7 @@ _LONGER: Final = 1.3  # factor by which the pause grows after each round
 _APART_S: Final = 1.0  # shortest time between the starts of two rounds, in seconds
 
 
-class Rounds(Generic[T]):
+class RetryRounds(Generic[T]):
     """Rounds of retries.
 
     A new round begins `pause` seconds after the last one has failed, and at the latest `every()`

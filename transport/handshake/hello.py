@@ -19,7 +19,7 @@ from .. import defaults
 from ..decoding import decode
 from ..errors import Undecodable
 from ..identity import PeerId
-from ..lane.events import Windows
+from ..lane.events import GrantedLimits
 from ..lane.frame import Fault
 
 EXPORTER_LABEL: Final = b"EXPORTER-shoal-admission"
@@ -54,7 +54,7 @@ class Hello:
 
     versions: tuple[int, int]
     incarnation: bytes
-    windows: Windows
+    windows: GrantedLimits
     swarm: bytes = b""  # b"" when joining by an invitation, before the swarm is known
     features: tuple[str, ...] = ()
     resume: bytes | None = None
@@ -101,7 +101,7 @@ class Hello:
         return cls(
             (low, high),
             _octets(fields.get("i"), defaults.INCARNATION_BYTES),
-            Windows(stream, link, streams),
+            GrantedLimits(stream, link, streams),
             _octets(fields.get("s"), 0, _WORD_BYTES),
             tuple(_word(feature) for feature in features),
             None if resume is None else _octets(resume, defaults.INCARNATION_BYTES),

@@ -14,7 +14,7 @@ from .. import defaults
 from ..guard import Guard
 from ..identity import PeerId
 from ..lane import frame as wire
-from ..lane.events import Windows
+from ..lane.events import GrantedLimits
 from ..lane.frame import Fault
 from ..lane.lane import Lane
 from ..limits import Limits
@@ -118,7 +118,7 @@ class HelloExchange:
         self._peer = peer
         self._incarnation = incarnation
         self._guard = guard
-        self._windows = Windows(
+        self._windows = GrantedLimits(
             limits.stream_window_bytes, limits.link_window_bytes, limits.streams
         )
 

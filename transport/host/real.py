@@ -20,7 +20,7 @@ from .allocator import give_back, keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .localname import short_name
 from .realfiles import RealFiles
-from .seam import Interface, Machine, MulticastGroup, T, Ts
+from .seam import Interface, MachineFigures, MulticastGroup, T, Ts
 
 
 class RealChild:
@@ -137,10 +137,10 @@ class RealHost(TrioHost):
         except psutil.Error:
             return None
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineFigures:
         memory = psutil.virtual_memory()
         uname = os.uname()
-        return Machine(
+        return MachineFigures(
             cores=len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1,

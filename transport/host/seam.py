@@ -47,7 +47,7 @@ class MulticastGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineFigures:
     """Figures about this machine from its operating system. Sizes are in bytes."""
 
     cores: int
@@ -230,7 +230,7 @@ class Host(Protocol):
         """Return the id of this process."""
         ...
 
-    def machine(self) -> Machine: ...
+    def machine(self) -> MachineFigures: ...
 
     def resident(self, pid: int) -> int | None:
         """Return the resident memory of a process in bytes. Return None if the process has ended,

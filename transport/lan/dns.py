@@ -135,7 +135,7 @@ def decode(data: bytes) -> DnsMessage | None:
     if flags & _OPCODE_RCODE or questions > QUESTIONS or sum(counts) > RECORDS:
         return None
     message = DnsMessage(bool(flags & _QR))
-    reader = _Reader(data)
+    reader = _MessageReader(data)
     try:
         for _ in range(questions):
             reader.question(message)
@@ -146,7 +146,7 @@ def decode(data: bytes) -> DnsMessage | None:
     return message
 
 
-class _Reader:
+class _MessageReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = _HEAD.size

@@ -71,7 +71,7 @@ Event = Called | Answered | Cancelled | Opened | StreamReady | Ended
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class GrantedLimits:
     """Limits that the hello of one side grants to the other: bytes per stream, bytes per link, and
     open streams."""
 

@@ -23,10 +23,10 @@ from .events import (
     Cancelled,
     Ended,
     Event,
+    GrantedLimits,
     Opened,
     SeenIds,
     StreamReady,
-    Windows,
 )
 from .frame import Bytes, Fault, Frame, Priority
 from .meter import LEAST_PIECE_BYTES, Allowance
@@ -52,7 +52,7 @@ class Lane:
     """Protocol state of one link. `dialled` is True on the side that opened the link. `remote` has
     the windows that the peer granted."""
 
-    def __init__(self, *, dialled: bool, limits: Limits, remote: Windows, now: float) -> None:
+    def __init__(self, *, dialled: bool, limits: Limits, remote: GrantedLimits, now: float) -> None:
         self.ended: Ended | None = None
         self.connections: list[LaneConnection] = []
         self.outbox = Outbox(remote.link_bytes, limits.backlog_bytes)

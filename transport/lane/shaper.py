@@ -99,7 +99,7 @@ def _bucket(rate: float, now: float, least: float = PACKET_BYTES) -> Bucket:
     return Bucket(Rate(max(rate * BURST_S, least), rate), now)
 
 
-class _Waiting:
+class _WaitingWriters:
     """Queue of the writers of one traffic class that were refused, so that they take turns."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Class:
         self.share: Bucket | None = None
         if cap.node is not None:
             self.share = _bucket(cap.node * SHARES[flow], now, self.quantum)
-        self.waiting = _Waiting()
+        self.waiting = _WaitingWriters()
         self.hungry = -inf  # when it was last refused, unless its own ceiling was the reason
 
 

@@ -14,7 +14,7 @@ from . import defaults
 from .limits import Libp2pLimits
 from .multistream import ProtocolChoice, ProtocolOffer
 from .muxstream import MuxStream
-from .pace import Pace
+from .pace import LeakyBucket
 from .session import Libp2pSession
 from .yamux import ChannelOpened, YamuxChannel
 
@@ -42,7 +42,7 @@ class Libp2pConnection:
         limits: Libp2pLimits,
         protocols: Protocols,
         budget: MemoryBudget,
-        paces: Sequence[Pace] = (),
+        paces: Sequence[LeakyBucket] = (),
         relayed: bool = False,
     ) -> None:
         self.code: str | None = None

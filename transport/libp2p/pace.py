@@ -6,7 +6,7 @@ import math
 import trio
 
 
-class Pace:
+class LeakyBucket:
     """Rate limiter that allows `rate` bytes per second after a burst of `burst` bytes (a leaky
     bucket)."""
 

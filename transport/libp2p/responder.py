@@ -26,7 +26,7 @@ from .hop import HopService
 from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
-from .pace import Pace
+from .pace import LeakyBucket
 from .package import package
 from .session import Libp2pSession
 
@@ -63,7 +63,7 @@ class Libp2pResponder:
             self._limits.connections_loopback,
         )
         self._budget = MemoryBudget(self._limits.total_bytes)
-        self._pace = Pace(self._limits.rate, self._limits.burst_bytes)
+        self._pace = LeakyBucket(self._limits.rate, self._limits.burst_bytes)
         self._calls = CallService(published, self._limits)
         self._hop: HopService | None = None
         if relay is not None:
@@ -130,7 +130,7 @@ class Libp2pResponder:
             limits=limits,
             protocols=self.protocols,
             budget=self._budget,
-            paces=(Pace(limits.peer_rate, limits.peer_burst_bytes), self._pace),
+            paces=(LeakyBucket(limits.peer_rate, limits.peer_burst_bytes), self._pace),
             relayed=relayed,
         )
 

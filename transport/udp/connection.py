@@ -39,7 +39,7 @@ from .congestion import DelayControl, Pacer
 from .defaults import UdpLimits
 from .mtu import PacketSize
 from .ranges import Ranges
-from .window import Extra, Window
+from .window import Extra, FlowWindow
 
 # Errors that aioquic or its parsers raise on invalid input: QuicConnectionError, which has a code,
 # and others without a code.
@@ -107,7 +107,7 @@ class UdpConnection(QuicConnection):
         that a server derives from a client's first packet."""
         super().__init__(configuration=configuration, **accepted)  # type: ignore[arg-type]
         self.limits = limits
-        self.window = Window(limits, extra)
+        self.window = FlowWindow(limits, extra)
         self.fault: BaseException | None = None
         """The error that ended this connection, if bytes of the peer could not be processed."""
         self.control = DelayControl(max_datagram_size=configuration.max_datagram_size)

@@ -40,7 +40,7 @@ _EARLY_S: Final = 1e-9  # a timer this close to its time is due, because float s
 _LEAST_S: Final = 0.0005  # shortest timer, so that no state of aioquic can cause a busy loop
 
 
-class _Entry:
+class _PortConnection:
     """A connection, and what the port knows about it."""
 
     def __init__(
@@ -89,9 +89,9 @@ class Connections:
         self._guard = guard
         self._client = configuration(None, limits)
         self._server = configuration(QuicCertificate.generate(host), limits)
-        self._by_cid: dict[bytes, _Entry] = {}
-        self._entries: dict[_Entry, None] = {}
-        self._heap: list[tuple[float, int, _Entry]] = []
+        self._by_cid: dict[bytes, _PortConnection] = {}
+        self._entries: dict[_PortConnection, None] = {}
+        self._heap: list[tuple[float, int, _PortConnection]] = []
         self._number = 0
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class Connections:
         """Process all datagrams that a socket has received at one wake-up, then let each of their
         connections reply once."""
         now = self._host.now()
-        touched: dict[_Entry, None] = {}
+        touched: dict[_PortConnection, None] = {}
         for data, place in batch:
             entry = self._by_cid.get(destination(data))
             if entry is None:
@@ -128,11 +128,11 @@ class Connections:
             if entry.pipe is not None and not entry.forgotten:
                 self._bound(entry, entry.pipe.kept)
 
-    def _guarding(self, entry: _Entry) -> AbstractContextManager[None]:
+    def _guarding(self, entry: _PortConnection) -> AbstractContextManager[None]:
         """Return a guard that ends only this connection if the guarded block hits a bug."""
         return self._guard.around(entry.connection.via.place, partial(self._forget, entry))
 
-    def _bound(self, entry: _Entry, kept: int) -> None:
+    def _bound(self, entry: _PortConnection, kept: int) -> None:
         """Enforce the limit on the unread bytes of all connections: if it is exceeded, close the
         connection with the most. `kept` is the number of unread bytes of this connection."""
         self._count(entry, kept)
@@ -146,11 +146,13 @@ class Connections:
                 self._count(most, 0)
                 most.pipe.close()
 
-    def _count(self, entry: _Entry, kept: int) -> None:
+    def _count(self, entry: _PortConnection, kept: int) -> None:
         self._kept += kept - entry.kept
         entry.kept = kept
 
-    def _begin(self, data: bytes, place: Place, socket: Datagrams, now: float) -> _Entry | None:
+    def _begin(
+        self, data: bytes, place: Place, socket: Datagrams, now: float
+    ) -> _PortConnection | None:
         """Accept a client's first packet and return its connection. Return None if the packet is
         not admitted."""
         full = len(self._entries) >= self._limits.connections
@@ -175,7 +177,7 @@ class Connections:
         self._name(entry, destination(data))
         return entry
 
-    def _repeat(self, entry: _Entry, place: Place, socket: Datagrams) -> None:
+    def _repeat(self, entry: _PortConnection, place: Place, socket: Datagrams) -> None:
         """Send the last packet of an ended connection again, because the peer has missed it.
 
         Replies become rarer and rarer, and never have more bytes than the peer sent (RFC 9000,
@@ -203,18 +205,20 @@ class Connections:
         self._turn(entry, now)
         return entry.pipe, entry.opened
 
-    def _add(self, connection: UdpConnection, now: float, half_open: CrowdEntry | None) -> _Entry:
-        entry = _Entry(connection, now + self._limits.handshake_s, half_open)
+    def _add(
+        self, connection: UdpConnection, now: float, half_open: CrowdEntry | None
+    ) -> _PortConnection:
+        entry = _PortConnection(connection, now + self._limits.handshake_s, half_open)
         self._entries[entry] = None
         for cid in connection.cids:
             self._name(entry, cid)
         return entry
 
-    def _name(self, entry: _Entry, cid: bytes) -> None:
+    def _name(self, entry: _PortConnection, cid: bytes) -> None:
         entry.cids[cid] = None
         self._by_cid[cid] = entry
 
-    def _forget(self, entry: _Entry) -> None:
+    def _forget(self, entry: _PortConnection) -> None:
         if entry.forgotten:
             return
         entry.forgotten = True
@@ -230,7 +234,7 @@ class Connections:
         entry.connection.release()
         entry.opened.set()
 
-    def _leave_gate(self, entry: _Entry) -> None:
+    def _leave_gate(self, entry: _PortConnection) -> None:
         if entry.half_open is not None:
             self.gate.half_open.leave(entry.half_open)
             entry.half_open = None
@@ -258,7 +262,7 @@ class Connections:
             with self._guarding(entry):
                 self._expire(entry, now)
 
-    def _expire(self, entry: _Entry, now: float) -> None:
+    def _expire(self, entry: _PortConnection, now: float) -> None:
         if entry.due > now + _EARLY_S:
             self._arm(entry)
         elif now + _EARLY_S >= entry.deadline:
@@ -271,17 +275,17 @@ class Connections:
             entry.connection.expire(then)
             self._turn(entry, then)
 
-    def _end(self, entry: _Entry, code: QuicErrorCode) -> None:
+    def _end(self, entry: _PortConnection, code: QuicErrorCode) -> None:
         entry.connection.close(code, QuicFrameType.PADDING)
         self._transmit(entry, self._host.now())
 
-    def _turn(self, entry: _Entry, now: float) -> None:
+    def _turn(self, entry: _PortConnection, now: float) -> None:
         """Process the events of a connection, send its datagrams and set its timer."""
         if not entry.forgotten:
             with self._guarding(entry):
                 self._take_turn(entry, now)
 
-    def _take_turn(self, entry: _Entry, now: float) -> None:
+    def _take_turn(self, entry: _PortConnection, now: float) -> None:
         self._hear(entry)
         self._transmit(entry, now)
         self._hear(entry)  # sending can create further events
@@ -304,7 +308,7 @@ class Connections:
         if entry.due < entry.armed:
             self._arm(entry)
 
-    def _transmit(self, entry: _Entry, now: float) -> None:
+    def _transmit(self, entry: _PortConnection, now: float) -> None:
         ended = entry.connection.ended
         try:
             datagrams = entry.connection.transmit(now)
@@ -317,7 +321,7 @@ class Connections:
         if ended and datagrams:
             entry.last_words = datagrams[-1][0]
 
-    def _arm(self, entry: _Entry) -> None:
+    def _arm(self, entry: _PortConnection) -> None:
         entry.armed = entry.due
         self._number += 1
         earliest = self.due
@@ -325,7 +329,7 @@ class Connections:
         if entry.due < earliest:
             self._on_due(entry.due)
 
-    def _hear(self, entry: _Entry) -> None:
+    def _hear(self, entry: _PortConnection) -> None:
         connection = entry.connection
         while (event := connection.next_event()) is not None:
             if type(event) is StreamDataReceived:
@@ -344,7 +348,7 @@ class Connections:
             elif isinstance(event, StreamReset | StopSendingReceived):
                 connection.close(QuicErrorCode.APPLICATION_ERROR)
 
-    def _take(self, entry: _Entry, event: StreamDataReceived) -> None:
+    def _take(self, entry: _PortConnection, event: StreamDataReceived) -> None:
         if entry.pipe is None:
             entry.pipe = QuicByteStream(
                 entry.connection,
@@ -356,7 +360,7 @@ class Connections:
         else:
             entry.pipe.take(event)
 
-    def _trust(self, entry: _Entry) -> None:
+    def _trust(self, entry: _PortConnection) -> None:
         entry.deadline = inf
         self._leave_gate(entry)
 

@@ -25,7 +25,7 @@ class Extra:
         self.left += size
 
 
-class Window:
+class FlowWindow:
     """Flow control window of one connection. Sizes are in bytes.
 
     The window is small until the peer is authenticated (`trust`). After that it doubles whenever

@@ -17,7 +17,7 @@ from typing import Any
 from shoal.tasks.engine.devicecore import DeviceCore
 from shoal.tasks.engine.families import Architecture
 from shoal.tasks.engine.interface import LoadShard
-from shoal.tasks.engine.shard import Choice, Compute, Pick
+from shoal.tasks.engine.shard import ChosenToken, Compute, Pick
 from shoal.tasks.inference.conversation import windows
 from shoal.tasks.inference.conversation.talk import Talk
 from shoal.tasks.inference.generation import GenerationRun
@@ -31,7 +31,7 @@ def _force(texts: Sequence[tuple[int, Sequence[int]]]) -> None:
         found = plain(self, arch, shard)
         choose = found.choose
 
-        def said(picks: Sequence[Pick]) -> list[Choice]:
+        def said(picks: Sequence[Pick]) -> list[ChosenToken]:
             choose(picks)
             return [_token(texts, pick) for pick in picks]
 
@@ -61,10 +61,10 @@ def _divide(count: int) -> None:
     windows.Windows.end = end  # type: ignore[method-assign]
 
 
-def _token(texts: Sequence[tuple[int, Sequence[int]]], pick: Pick) -> Choice:
+def _token(texts: Sequence[tuple[int, Sequence[int]]], pick: Pick) -> ChosenToken:
     length, answer = texts[pick.sampling.seed % len(texts)]
     at = pick.position - length
-    return Choice(answer[at] if 0 <= at < len(answer) else 2, -1.0)
+    return ChosenToken(answer[at] if 0 <= at < len(answer) else 2, -1.0)
 
 
 if "SHOAL_BENCH_TEXTS" in os.environ:

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from ...host import Host
-from ...network.gateway import Router, check
+from ...network.gateway import SubnetRouter, check
 from ...network.packet import IP4_HEADER, UDP, UDP_HEADER, Addr, Packet
 from ...sockets.factory import equip
 from . import pcp, upnp
@@ -55,7 +55,7 @@ KNOBS: Final = {
 """Name of the field of `IgdSettings` for each knob of a gateway, such as "igd_lease": "lease"."""
 
 
-def add_igd(gateway: Router, settings: IgdSettings) -> None:
+def add_igd(gateway: SubnetRouter, settings: IgdSettings) -> None:
     """Add the services that answer requests for ports to a gateway, unless `protocols` is empty.
     Raises ValueError if a setting is invalid.
     """
@@ -83,7 +83,7 @@ def add_igd(gateway: Router, settings: IgdSettings) -> None:
     )
 
 
-def _uuid(gateway: Router) -> str:
+def _uuid(gateway: SubnetRouter) -> str:
     """Return the permanent UPnP identifier of a gateway, a UUID drawn from its random stream."""
     text = f"{gateway.network.streams.get(gateway.name, 'uuid').getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"  # RFC 9562 5.4

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ...network.gateway import Router
+from ...network.gateway import SubnetRouter
 from ...network.packet import Addr
 from ..ports import HIGH_PORT, LOW_PORT
 
@@ -38,7 +38,7 @@ class Leases:
     If `works` is False, the router confirms requests but forwards nothing.
     """
 
-    def __init__(self, gateway: Router, *, longest: float, works: bool) -> None:
+    def __init__(self, gateway: SubnetRouter, *, longest: float, works: bool) -> None:
         self.gateway = gateway
         self.longest = longest  # seconds that a lease can have
         self._works = works

@@ -81,7 +81,7 @@ class Sleep:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class WakeHosts:
     """Wake suspended hosts."""
 
     target: Names = knob(units.names, says="the hosts")
@@ -162,7 +162,7 @@ class DiskLostSyncs:
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
+class MakeText:
     """Make a daemon generate text."""
 
     target: Names = knob(units.names, says="the daemons, one after the other")
@@ -172,21 +172,21 @@ class Generate:
 
 
 Action = (
-    Partition | Heal | Loss | Delay | Clog | Swizzle | Crash | Restart | Sleep | Resume | Clock
+    Partition | Heal | Loss | Delay | Clog | Swizzle | Crash | Restart | Sleep | WakeHosts | Clock
     | Drift | NatReboot | Redial | LinkDown | LinkUp | Cut | DiskFull | DiskReadOnly
-    | DiskLostSyncs | Generate
+    | DiskLostSyncs | MakeText
 )  # fmt: skip
 ACTIONS: Final[dict[str, type[Action]]] = {
     "partition": Partition, "loss": Loss, "delay": Delay, "clog": Clog, "swizzle": Swizzle,
-    "heal": Heal, "crash": Crash, "restart": Restart, "sleep": Sleep, "resume": Resume,
+    "heal": Heal, "crash": Crash, "restart": Restart, "sleep": Sleep, "resume": WakeHosts,
     "clock": Clock, "drift": Drift, "nat.reboot": NatReboot, "redial": Redial,
     "link.down": LinkDown, "link.up": LinkUp, "cut": Cut,
     "disk.full": DiskFull, "disk.read-only": DiskReadOnly, "disk.lost-syncs": DiskLostSyncs,
-    "generate": Generate,
+    "generate": MakeText,
 }  # fmt: skip
 GATEWAYS: Final = (NatReboot, Redial)  # actions whose targets are gateways
 PLUGS: Final = (LinkDown, LinkUp, Cut)  # actions whose targets are hosts or gateways
-OF_DAEMONS: Final = (DiskFull, DiskReadOnly, DiskLostSyncs, Generate)  # only on daemons' hosts
+OF_DAEMONS: Final = (DiskFull, DiskReadOnly, DiskLostSyncs, MakeText)  # only on daemons' hosts
 UNDO: Final = {
     "partition": "heal", "loss": "heal", "delay": "heal", "clog": "unclog", "swizzle": "unclog",
     "crash": "restart", "sleep": "resume", "link.down": "link.up", "cut": "mend",

@@ -14,7 +14,7 @@ from ...streams import RandomStreams
 from ..programs import SETTINGS
 from . import actions, units, vocabulary
 from .actions import Action
-from .places import Places
+from .places import StaticTables
 from .positions import Path
 from .source import knobs
 from .tables import GroupTable, LinkTable, Scenario, StepTable, WorldTable
@@ -23,7 +23,7 @@ MOST_GROUPS: Final = 100  # bounds the memory, as each group may have every host
 PUBLIC: Final = "public"  # the kind of a host without a gateway
 
 
-class Groups(Places):
+class GroupTables(StaticTables):
     """Parser of the [[group]] tables of a document. Refuses errors by raising BadScenario."""
 
     def drawn_groups(

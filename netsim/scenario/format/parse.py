@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ...errors import BadScenario
 from . import actions, metrics, units, vocabulary
 from .actions import Action
-from .groups import Groups
+from .groups import GroupTables
 from .places import Beside
 from .positions import Path
 from .source import SourceDocument
@@ -53,7 +53,7 @@ def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_besid
     return _Parser(source, beside).scenario(text)
 
 
-class _Parser(Groups):
+class _Parser(GroupTables):
     """Parser of all tables. Its base classes parse the static part, from [sim] to [[group]]."""
 
     def scenario(self, text: str) -> Scenario:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ...errors import BadScenario
 from ...population.data import unknown
-from ...population.latency import FORMATS, WITH_UNIT, Matrix
+from ...population.latency import FORMATS, WITH_UNIT, LatencyMatrix
 from ..programs import SETTINGS, ProgramSettings
 from . import units, vocabulary
 from .links import pipe_spec
@@ -29,7 +29,7 @@ MOST_DAEMONS = 2000
 MOST_SAMPLES = 100_000  # samples of the metrics in one run
 
 
-class Places:
+class StaticTables:
     """Parser of the static tables of one document. It collects the names of hosts, gateways and
     groups that the tables define.
     """
@@ -38,7 +38,7 @@ class Places:
         self.source = source
         self.beside = beside
         self.files: dict[str, str] = {}  # files read from the scenario's folder
-        self.matrix: Matrix | None = None
+        self.matrix: LatencyMatrix | None = None
         self.names: dict[str, Path] = {}  # of hosts: the path of the [[host]] that makes each
         self.programs: dict[str, str] = {}  # by host; `population` counts as one host
         self.groups: dict[str, list[str]] = {"all": []}  # words that stand for several hosts
@@ -107,7 +107,7 @@ class Places:
                 self.source.refuse(path, problem.message, problem.hint)
             self.sites = len(self.matrix)
 
-    def matrix_of(self, latency: str, unit: str) -> Matrix:
+    def matrix_of(self, latency: str, unit: str) -> LatencyMatrix:
         """Return the latency matrix that `latency` names.
 
         `latency` is the name of a built-in matrix, or `FORM:FILE` with a file in the scenario's

@@ -21,7 +21,7 @@ _STRINGS: Final = (
 _PLAIN: Final = re.compile(r"[^,\]}\s#]+(?: [0-9][^,\]}\s#]*)?")  # or `1979-05-27 07:32:00`
 
 
-class _Reader:
+class _DocumentScanner:
     """Scanner of a document.
 
     `at` is the position in the text, and `lines` has the lines found so far.
@@ -181,6 +181,6 @@ def _unescaped(inner: str) -> str:
 
 def positions(text: str) -> dict[Path, int]:
     """Return the line, from 1, of every key and array element of a valid TOML document, by path."""
-    reader = _Reader(text)
+    reader = _DocumentScanner(text)
     reader.document()
     return reader.lines

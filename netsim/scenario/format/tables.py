@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...population import latency
-from ...population.latency import Matrix
+from ...population.latency import LatencyMatrix
 from ..programs import ProgramSettings
 from . import metrics, units
 from .actions import Action
@@ -222,5 +222,5 @@ class Scenario:
     churn: Churn | None
     expects: tuple[Expect, ...]
     text: str
-    matrix: Matrix | None = None  # latency matrix, if [world] names one
+    matrix: LatencyMatrix | None = None  # latency matrix, if [world] names one
     files: dict[str, str] = field(default_factory=dict)  # texts of files in its folder, by name

@@ -146,14 +146,14 @@ def latencies() -> Collection[str]:
     return [*matrices.names(), *(f"{form}:FILE" for form in matrices.FORMATS)]
 
 
-def latency(name: str) -> matrices.Matrix:
+def latency(name: str) -> matrices.LatencyMatrix:
     """Return a built-in latency matrix by its name. Raises BadScenario if there is none."""
     if name not in matrices.names():
         raise unknown("latency matrix", name, latencies())
     return matrices.matrix(name)
 
 
-def latency_of(form: str, text: str, unit: str) -> matrices.Matrix:
+def latency_of(form: str, text: str, unit: str) -> matrices.LatencyMatrix:
     """Parse the text of a latency file, and return its matrix.
 
     `form` is the format, and `unit` the unit of the numbers, for formats that need one. Raises

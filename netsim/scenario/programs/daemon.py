@@ -10,7 +10,7 @@ import trio
 
 from ...host import Host
 from ..format import units
-from ..format.actions import Generate
+from ..format.actions import MakeText
 from ..format.source import Reader, knob
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def known(host: Host) -> set[str]:
     return set(map(str, handle.node.directory.members())) if handle is not None else set()
 
 
-async def generate(host: Host, action: Generate) -> float | None:
+async def generate(host: Host, action: MakeText) -> float | None:
     """Generate text with a host's daemon.
 
     Return the virtual seconds that it took; None if it failed.

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ....dht.names import Names
+from ....dht.names import NameResolver
 from ....tasks.engine.interface import Sampling
 from ....tasks.jobs import defaults as jobs_defaults
 from ....tasks.jobs.errors import JobError
@@ -33,7 +33,7 @@ class Submission:
     """Turns requests to submit jobs into jobs of this node."""
 
     def __init__(
-        self, base: Base, names: Names, working: Working, find_adapter: FindAdapter
+        self, base: Base, names: NameResolver, working: Working, find_adapter: FindAdapter
     ) -> None:
         self._base = base
         self._find_adapter = find_adapter

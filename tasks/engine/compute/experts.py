@@ -11,7 +11,7 @@ from ..families import Experts
 from .mxfp4 import converted
 from .pointwise import sigmoid, silu
 from .products import Linear, linear_of, padded
-from .step import LayerWeights, Step
+from .step import LayerWeights, StepContext
 
 
 class ExpertsPart:
@@ -28,7 +28,7 @@ class ExpertsPart:
         self.shared_down = weights.linear(shared[2]) if experts.shared else None
         self.shared_gate = weights.linear(names.shared_gate) if experts.shared else None
 
-    def __call__(self, normed: torch.Tensor, index: int, step: Step) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, index: int, step: StepContext) -> torch.Tensor:
         """Compute the layer with this index in the shard for rows x hidden."""
         chances, chosen = self._route(normed)
         # Rows that only pad the step would use, and read, further experts.

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..families import Activation
 from .scores import Scoring
-from .step import LayerWeights, Step
+from .step import LayerWeights, StepContext
 
 
 class AttentionPart:
@@ -42,7 +42,7 @@ class AttentionPart:
         self._heads = arch.heads
         self._turned = arch.heads + arch.kv_heads  # heads with rotary embedding: queries and keys
 
-    def __call__(self, normed: torch.Tensor, index: int, step: Step) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, index: int, step: StepContext) -> torch.Tensor:
         """Compute the layer with this index in the shard for rows x hidden."""
         adapters, batch = step.adapters, step.batch
         heads = adapters.change(self.qkv(normed), normed, index, "qkv")
@@ -87,7 +87,7 @@ class DensePart:
         self.activation: Activation = weights.arch.activation
         self._activate = ACTIVATIONS[self.activation]
 
-    def __call__(self, normed: torch.Tensor, index: int, step: Step) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, index: int, step: StepContext) -> torch.Tensor:
         """Compute the layer with this index in the shard for rows x hidden."""
         adapters = step.adapters
         gate, up = adapters.change(self.gate_up(normed), normed, index, "gate_up").chunk(2, -1)

@@ -27,7 +27,7 @@ from .products import Linear, native_kernels, packs, padded
 from .quantised import embedded, product_of
 from .recurrent import RecurrentPart, StateMemory
 from .rotary import Rotary
-from .step import LayerWeights, Step
+from .step import LayerWeights, StepContext
 from .weights import TORCH_DTYPES, Weights
 
 
@@ -53,7 +53,7 @@ class Layer:
         experts = weights.kind.experts
         self.mlp = ExpertsPart(weights, experts) if experts else DensePart(weights)
 
-    def __call__(self, x: torch.Tensor, index: int, step: Step) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, index: int, step: StepContext) -> torch.Tensor:
         """Compute the layer with this index in the shard, and return the residual stream."""
         mixed = self.mixer(self.input_norm(x), index, step)
         x = x + (mixed if self.mixed_norm is None else self.mixed_norm(mixed))
@@ -146,7 +146,9 @@ class ShardModel:
         count = len(x)
         x = padded(x, self.least_rows)
         turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self.rotaries)
-        step = Step(batch, memory, adapters, turns, count, self.least_rows, states, batch.runs)
+        step = StepContext(
+            batch, memory, adapters, turns, count, self.least_rows, states, batch.runs
+        )
         for index, layer in enumerate(self.layers):
             if stop is not None and stop():
                 raise StepStopped

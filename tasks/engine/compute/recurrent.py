@@ -16,7 +16,7 @@ from ..kv.states import StateUse
 from .device import CPU, ComputeDevice, lazy_zeros
 from .norms import Norm
 from .pointwise import sigmoid, silu, softplus
-from .step import LayerWeights, Step
+from .step import LayerWeights, StepContext
 from .weights import TORCH_DTYPES
 
 
@@ -83,7 +83,7 @@ class RecurrentPart:
         self._sizes = sizes
         self._place = place
 
-    def __call__(self, normed: torch.Tensor, index: int, step: Step) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, index: int, step: StepContext) -> torch.Tensor:
         """Compute the layer with this index in the shard for rows x hidden."""
         mixed, gate = self._split(self.inputs(normed))
         strength, decay = self._gates(normed)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepContext:
     """What all layers share in one step.
 
     `turns` has the cosines and sines of each rotary embedding of the shard. Only the first `rows`

@@ -22,7 +22,7 @@ from ..kv.states import StateUse
 from ..passes import Tuner
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
-from ..shard import Choice, Pick, Piece, Slots, Stop
+from ..shard import ChosenToken, Pick, Piece, Slots, Stop
 from ..wire import Buffer
 from .attention import Attention
 from .backward.shardpass import ShardTuner
@@ -212,20 +212,20 @@ class TorchCompute(ShardModel):
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(self.device.download(pack(out)))
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
+    def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken | EngineError]:
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
         on_device = self.device.samples and not self.device.is_cpu
         if on_device and not any(pick.top for pick in picks):
             asked = [(pick.sampling, pick.position) for pick in picks]
             found = choose_all(logits, asked, self.peaks)
-            return [each if isinstance(each, EngineError) else Choice(*each) for each in found]
+            return [each if isinstance(each, EngineError) else ChosenToken(*each) for each in found]
         rows = self.device.download(logits).numpy()  # numpy is faster than torch on the CPU
-        chosen: list[Choice | EngineError] = []
+        chosen: list[ChosenToken | EngineError] = []
         for row, pick in zip(rows, picks, strict=True):
             try:
                 token, logprob = choose(row, pick.sampling, pick.position)
                 top = most_likely(row, pick.top) if pick.top else ()
-                chosen.append(Choice(token, logprob, top))
+                chosen.append(ChosenToken(token, logprob, top))
             except EngineError as error:
                 chosen.append(error)
         return chosen

@@ -8,7 +8,7 @@ from ..interface import Parts
 from ..layouts import FLOATS, layouts_of
 from .architecture import Architecture
 from .family import Family, families
-from .reader import Reader, quant_method, unsupported
+from .reader import JsonReader, quant_method, unsupported
 from .shapes import HEAD, stored_tensors
 
 Config = Mapping[str, object]
@@ -25,7 +25,7 @@ def architecture(config: Config) -> Architecture:
     """
     family = _family(config)
     layouts = FLOATS if quant_method(config) in family.quantised else layouts_of(config)
-    checked = replace(family.read(Reader(config)), layouts=layouts)
+    checked = replace(family.read(JsonReader(config)), layouts=layouts)
     _check_heads(checked)
     return checked
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .architecture import Architecture, LayerKind
-from .reader import Reader, unsupported
+from .reader import JsonReader, unsupported
 from .rope import read_rope, rotated
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -25,7 +25,7 @@ class Defaults:
     partial: bool = False  # whether a part of a head may be turned
 
 
-def dense(reader: Reader, family: str, defaults: Defaults = Defaults()) -> Architecture:
+def dense(reader: JsonReader, family: str, defaults: Defaults = Defaults()) -> Architecture:
     """Return the architecture of a Llama with the sizes of a config.
 
     A family changes what is different with `dataclasses.replace`. Raises EngineError.
@@ -75,7 +75,7 @@ def with_windows(arch: Architecture, window: int, slides: Sequence[bool]) -> Arc
     )
 
 
-def sliding_layers(reader: Reader, default: Sequence[bool]) -> tuple[bool, ...]:
+def sliding_layers(reader: JsonReader, default: Sequence[bool]) -> tuple[bool, ...]:
     """Return for each layer whether `layer_types` says that it slides."""
     kinds = reader.strings("layer_types", len(default))
     for kind in kinds or ():

@@ -3,13 +3,13 @@
 from typing import Final
 
 from .architecture import ExpertNames, Experts
-from .reader import Reader
+from .reader import JsonReader
 
 MOST_EXPERTS: Final = 1 << 15
 """Most experts of all layers together: a config of a few bytes must not ask for more tensors."""
 
 
-def read_experts(reader: Reader, wide_key: str, *, active: int, names: ExpertNames) -> Experts:
+def read_experts(reader: JsonReader, wide_key: str, *, active: int, names: ExpertNames) -> Experts:
     """Return the experts of each layer. `active` is the default of `num_experts_per_tok`.
 
     `wide_key` names the intermediate size of an expert. Raises EngineError.

@@ -11,7 +11,7 @@ from functools import cache
 
 from . import supported
 from .architecture import Architecture
-from .reader import Reader
+from .reader import JsonReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Family:
 
     name: str
     kind: str
-    read: Callable[[Reader], Architecture]
+    read: Callable[[JsonReader], Architecture]
     quantised: frozenset[str] = frozenset()
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from .architecture import Architecture, Names
 from .dense import Defaults, dense
-from .reader import Reader, unsupported
+from .reader import JsonReader, unsupported
 
 GEMMA: Final = Defaults(
     head_dim=256,
@@ -22,7 +22,7 @@ _NAMES: Final = Names(
 )
 
 
-def gemma(reader: Reader, family: str) -> Architecture:
+def gemma(reader: JsonReader, family: str) -> Architecture:
     """Return the architecture of a Gemma without its windows. Raises EngineError."""
     if reader.flag("use_bidirectional_attention", False):
         raise unsupported("attention to later positions")
@@ -41,6 +41,6 @@ def gemma(reader: Reader, family: str) -> Architecture:
     )
 
 
-def window_of(reader: Reader) -> int:
+def window_of(reader: JsonReader) -> int:
     """Return the sliding window in positions. Raises EngineError."""
     return reader.integer("sliding_window", 1, 1 << 30, default=4096, null=0)

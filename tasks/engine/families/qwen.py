@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from .architecture import Architecture, Experts
 from .dense import sliding_layers, with_windows
-from .reader import Reader
+from .reader import JsonReader
 
 
-def with_late_windows(arch: Architecture, reader: Reader) -> Architecture:
+def with_late_windows(arch: Architecture, reader: JsonReader) -> Architecture:
     """Return the architecture with the sliding windows of its upper layers. Raises EngineError."""
     if not reader.flag("use_sliding_window", False):
         return arch
@@ -17,7 +17,7 @@ def with_late_windows(arch: Architecture, reader: Reader) -> Architecture:
     return with_windows(arch, window, sliding_layers(reader, late))
 
 
-def with_sparse_layers(arch: Architecture, reader: Reader, experts: Experts) -> Architecture:
+def with_sparse_layers(arch: Architecture, reader: JsonReader, experts: Experts) -> Architecture:
     """Return the architecture with experts in the layers that have them. Raises EngineError."""
     step = reader.integer("decoder_sparse_step", 1, 1 << 10, default=1)
     dense = reader.integers("mlp_only_layers", arch.layers, 0, arch.layers - 1)

@@ -9,7 +9,7 @@ from typing import NoReturn
 from ..errors import EngineError
 
 
-class Reader:
+class JsonReader:
     """Reader of a JSON object that checks the type and bounds of each value.
 
     If a key is absent or null, its default is returned. Any method raises EngineError `bad-config`
@@ -87,7 +87,7 @@ class Reader:
         value = self.values.get(key)
         if not isinstance(value, list) or len(value) != size:
             self.refuse(key, f"is not a list of {size} numbers")
-        return tuple(Reader({key: item}, self._what).number(key, low, high) for item in value)
+        return tuple(JsonReader({key: item}, self._what).number(key, low, high) for item in value)
 
     def integers(self, key: str, most: int, low: int, high: int) -> tuple[int, ...]:
         """Return a list of at most `most` integers. Without the key, it is empty."""
@@ -96,7 +96,7 @@ class Reader:
             return ()
         if not isinstance(value, list) or len(value) > most:
             self.refuse(key, f"is not a list of at most {most} integers")
-        return tuple(Reader({key: item}, self._what).integer(key, low, high) for item in value)
+        return tuple(JsonReader({key: item}, self._what).integer(key, low, high) for item in value)
 
     def refuse_unless(self, key: str, *only: object) -> None:
         """Raise EngineError `unsupported-architecture` if the key is present and its value is none

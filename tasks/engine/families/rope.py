@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping
 
 from .architecture import Rope
-from .reader import Reader, unsupported
+from .reader import JsonReader, unsupported
 
 _ORIGINAL = "original_max_position_embeddings"
 
 
-def read_rope(config: Reader, context: int, *, theta: float = 1e4, turned: int = 0) -> Rope:
+def read_rope(config: JsonReader, context: int, *, theta: float = 1e4, turned: int = 0) -> Rope:
     """Parse `rope_theta` with `rope_scaling`, or the newer `rope_parameters`.
 
     `context` is in tokens, `theta` is the default, and `turned` is the number of values of a head
@@ -17,7 +17,9 @@ def read_rope(config: Reader, context: int, *, theta: float = 1e4, turned: int =
     """
     scaling = rope_values(config)
     # Values inside the object have priority over those next to it, as in transformers.
-    reader = Reader({"rope_theta": config.values.get("rope_theta"), **scaling}, "rotary parameter")
+    reader = JsonReader(
+        {"rope_theta": config.values.get("rope_theta"), **scaling}, "rotary parameter"
+    )
     theta = reader.number("rope_theta", 1.0001, 1e15, default=theta)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind in ("default", "dynamic"):  # `dynamic` differs only beyond the context
@@ -34,7 +36,7 @@ def read_rope(config: Reader, context: int, *, theta: float = 1e4, turned: int =
     raise unsupported(f"rotary embeddings of type `{str(kind)[:80]}`")
 
 
-def rope_values(config: Reader) -> Mapping[str, object]:
+def rope_values(config: JsonReader) -> Mapping[str, object]:
     """Return the object with the rotary parameters, which may be empty. Raises EngineError."""
     scaling = config.values.get("rope_scaling") or config.values.get("rope_parameters") or {}
     if not isinstance(scaling, Mapping):
@@ -42,9 +44,9 @@ def rope_values(config: Reader) -> Mapping[str, object]:
     return scaling
 
 
-def rotated(config: Reader, head_dim: int) -> int:
+def rotated(config: JsonReader, head_dim: int) -> int:
     """Return how many values of each head are turned. Raises EngineError."""
-    reader = Reader({**config.values, **rope_values(config)})
+    reader = JsonReader({**config.values, **rope_values(config)})
     part = reader.number("partial_rotary_factor", 0, 1, default=1.0)
     if part == 1.0:
         return head_dim
@@ -54,14 +56,14 @@ def rotated(config: Reader, head_dim: int) -> int:
     return found
 
 
-def original_context(config: Reader, context: int) -> int:
+def original_context(config: JsonReader, context: int) -> int:
     """Return the context in tokens for which the model was trained before it was extended."""
-    reader = Reader(rope_values(config), "rotary parameter")
+    reader = JsonReader(rope_values(config), "rotary parameter")
     inside = reader.integer(_ORIGINAL, 1, 1 << 24, default=context)
     return config.integer(_ORIGINAL, 1, 1 << 24, default=inside)
 
 
-def _llama3(reader: Reader, theta: float, original: int) -> Rope:
+def _llama3(reader: JsonReader, theta: float, original: int) -> Rope:
     low = reader.number("low_freq_factor", 1e-6, 1e6)
     high = reader.number("high_freq_factor", 1e-6, 1e6)
     if not low < high:
@@ -76,7 +78,7 @@ def _llama3(reader: Reader, theta: float, original: int) -> Rope:
     )
 
 
-def _yarn(reader: Reader, theta: float, original: int, context: int) -> Rope:
+def _yarn(reader: JsonReader, theta: float, original: int, context: int) -> Rope:
     factor = reader.number("factor", 1e-3, 1e6, default=context / original)
     mscale = reader.number("mscale", 0, 1e3, default=0.0)
     mscale_all = reader.number("mscale_all_dim", 0, 1e3, default=0.0)
@@ -95,7 +97,7 @@ def _yarn(reader: Reader, theta: float, original: int, context: int) -> Rope:
     )
 
 
-def _rotations(reader: Reader, key: str, default: float) -> float:
+def _rotations(reader: JsonReader, key: str, default: float) -> float:
     """Return a number of rotations, for which 0 stands for the default.
 
     Smaller ones than 1e-6 would lead to infinite frequencies.
@@ -106,7 +108,7 @@ def _rotations(reader: Reader, key: str, default: float) -> float:
     return found
 
 
-def _longrope(reader: Reader, theta: float, original: int, context: int, turned: int) -> Rope:
+def _longrope(reader: JsonReader, theta: float, original: int, context: int, turned: int) -> Rope:
     factor = reader.number("factor", 1e-3, 1e6, default=context / original)
     scale = 1.0
     if factor > 1 and original > 1:

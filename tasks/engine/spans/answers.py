@@ -7,7 +7,7 @@ from ..errors import EngineError
 from ..grouping import Groups
 from ..interface import Span
 from ..session import Session, SpanInProgress
-from ..shard import Choice, Compute, Pick
+from ..shard import ChosenToken, Compute, Pick
 from ..wire import Buffer, Header
 
 Emit = Callable[[Header, Buffer], None]
@@ -15,7 +15,7 @@ Done = list[tuple[Session, SpanInProgress, list[Any]]]
 """The sessions of a step, with the outputs of their rows."""
 
 
-class Answers:
+class StoredAnswers:
     """Emits the answers to spans of all sessions of a worker."""
 
     def __init__(
@@ -119,7 +119,13 @@ class Answers:
         return session.guessed(position, token)[: job.span.steps - job.emitted - 1]
 
     def _token(
-        self, session: Session, job: SpanInProgress, choice: Choice, position: int, *, final: bool
+        self,
+        session: Session,
+        job: SpanInProgress,
+        choice: ChosenToken,
+        position: int,
+        *,
+        final: bool,
     ) -> None:
         """Emit a chosen token."""
         seconds, predicted = job.seconds, job.predicted

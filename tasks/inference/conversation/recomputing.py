@@ -82,7 +82,7 @@ class KnownAnswer:
 
     def drafter(self) -> Drafter:
         """Return a drafter that knows the answer."""
-        return _Known((*self._ids[: self._prompt], *self._tokens))
+        return _KnownTexts((*self._ids[: self._prompt], *self._tokens))
 
     async def begin(self, route: Sequence[Hop]) -> None:
         """Start or continue on a chain."""
@@ -158,7 +158,7 @@ class KnownAnswer:
         )
 
 
-class _Known(Drafter):
+class _KnownTexts(Drafter):
     """Drafter that knows the whole text."""
 
     def __init__(self, text: Sequence[int]) -> None:

@@ -9,8 +9,8 @@ from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
 from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
-from ..generation import GenerateRequest, GenerationRun, Model, RunTerms
-from ..line import Place
+from ..generation import GenerateRequest, GenerationRun, Model, SessionPurpose
+from ..line import RoomRequest
 from ..surviving.recovery import Crashes
 from .answer import Answer
 from .recomputing import KnownAnswer
@@ -35,13 +35,13 @@ class Talk:
     outrun: int = 0  # times that stages were replaced because the chain crawled
     accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number
-    place: Place = field(init=False)  # in the line of those that wait for room
+    place: RoomRequest = field(init=False)  # in the line of those that wait for room
     said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
 
     def __post_init__(self) -> None:
         if self.request.apart is not None:
             self.lost.update(self.request.apart.without)
-        self.place = Place(self.model.root)
+        self.place = RoomRequest(self.model.root)
 
     @property
     def must_yield(self) -> bool:
@@ -50,7 +50,7 @@ class Talk:
         return turn is not None and turn.is_over()
 
     @property
-    def terms(self) -> RunTerms:
+    def terms(self) -> SessionPurpose:
         """The purpose of the request's sessions.
 
         One that continues an answer is exact, so that the text goes on as it would have.
@@ -58,7 +58,7 @@ class Talk:
         request = self.request
         pooled = isinstance(self.answer, PooledAnswer)
         exact = self.answer.made > 0
-        return RunTerms(request.job, request.user, pooled, request.top, exact)
+        return SessionPurpose(request.job, request.user, pooled, request.top, exact)
 
 
 def lost_stage(

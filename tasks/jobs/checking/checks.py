@@ -20,7 +20,7 @@ from ...errors import NoRoute
 from ...inference.generation import Apart
 from ..errors import BadOutcome, BadSpec
 from ..kinds.kind import BadRow, Kind, RowTerms
-from ..kinds.rows import Line, OutputHead, error_fields, lines_of, output_line, read_output
+from ..kinds.rows import FileLine, OutputHead, error_fields, lines_of, output_line, read_output
 from ..models import served
 from ..results import JobOutcome
 from ..runner import NOT_NOW, RowRunner, Workshop
@@ -49,10 +49,10 @@ class _Piece:
     job: Job
     spec: JobSpec
     claimant: PeerId
-    rows: Sequence[tuple[Line, Line]]
+    rows: Sequence[tuple[FileLine, FileLine]]
 
 
-class Checks:
+class ResultChecks:
     """Checks of one node. `own` is its peer id."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Checks:
             if outcome.error not in _ROW_FAULTS:
                 return Verdict.UNCHECKED
             error = output_line(1, error_fields(outcome.error, outcome.message))
-            outputs = [Line(1, 0, len(error), error)] * job.rows
+            outputs = [FileLine(1, 0, len(error), error)] * job.rows
             chosen = [int(self._chance() * job.rows)]
         else:
             outputs = list(lines_of(outcome.text.encode()))
@@ -115,7 +115,7 @@ class Checks:
     def _chance(self) -> float:
         return int.from_bytes(self._host.entropy(8)) / 2**64
 
-    async def _rows(self, job: Job, spec: JobSpec) -> list[Line]:
+    async def _rows(self, job: Job, spec: JobSpec) -> list[FileLine]:
         data = spec.lines
         if spec.blob is not None:
             data = await self._shop.shelf.read(spec.blob, job.author)
@@ -141,7 +141,7 @@ class Checks:
         self.trust.right(piece.claimant, right, self._runners[piece.job.kind].seconds(piece.job))
         return Verdict.RIGHT
 
-    async def _again(self, piece: _Piece, row: Line, output: Line, apart: Apart) -> Verdict:
+    async def _again(self, piece: _Piece, row: FileLine, output: FileLine, apart: Apart) -> Verdict:
         """Recompute a row that one chain computed differently, on another one."""
         others = apart.used - {self._own}
         if not others:
@@ -152,7 +152,9 @@ class Checks:
             return Verdict.WRONG
         return Verdict.RIGHT if agrees else Verdict.LIE
 
-    async def _agrees(self, piece: _Piece, row: Line, output: Line, apart: Apart) -> bool | None:
+    async def _agrees(
+        self, piece: _Piece, row: FileLine, output: FileLine, apart: Apart
+    ) -> bool | None:
         """Return whether a chain computes this output for a row, or None if none computes it."""
         kind, services, turn = self._kinds[piece.job.kind], self._shop.services, self._shop.turn
         terms = RowTerms(piece.job.id, piece.spec, turn, services, apart)
@@ -172,7 +174,7 @@ class Checks:
         return None
 
 
-async def _compare(kind: Kind[Any], row: Line, output: Line, terms: RowTerms) -> bool:
+async def _compare(kind: Kind[Any], row: FileLine, output: FileLine, terms: RowTerms) -> bool:
     """Return whether a row has this output, which may be an error."""
     failed = _failed(output)
     try:
@@ -187,6 +189,6 @@ async def _compare(kind: Kind[Any], row: Line, output: Line, terms: RowTerms) ->
         return False
 
 
-def _failed(output: Line) -> bool:
+def _failed(output: FileLine) -> bool:
     """Return whether an output says that its row is impossible."""
     return read_output(OutputHead, output.data).error is not None

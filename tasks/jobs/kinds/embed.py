@@ -11,7 +11,7 @@ from ....transport.message import Message
 from ...inference.generation import GenerateRequest
 from ..checking import defaults as checking
 from ..spec import JobSpec
-from .kind import MODEL_STAGE, Fields, RowSize, RowTerms, Stage, impossible_rows
+from .kind import MODEL_STAGE, Fields, RowSize, RowStep, RowTerms, impossible_rows
 from .rows import read_output, read_row
 
 
@@ -36,7 +36,7 @@ class Embed:
     """Kind of jobs whose rows are texts that get a vector."""
 
     name: str = "embed"
-    stages: Sequence[Stage] = (Stage("embed", MODEL_STAGE),)
+    stages: Sequence[RowStep] = (RowStep("embed", MODEL_STAGE),)
 
     def read(self, line: bytes) -> EmbedRow:
         return read_row(EmbedRow, line, _FORMS)

@@ -11,7 +11,7 @@ from ....transport.message import Message
 from .. import defaults
 from ..checking import defaults as checking
 from ..spec import JobSpec
-from .kind import MODEL_STAGE, Fields, RowSize, RowTerms, Stage, impossible_rows
+from .kind import MODEL_STAGE, Fields, RowSize, RowStep, RowTerms, impossible_rows
 from .rows import read_output, read_row
 
 _MOST: Final = 700.0  # nats a token; beyond, a perplexity has no number
@@ -69,7 +69,7 @@ class Evaluate:
     """Kind of jobs whose rows are texts to predict, or questions with choices."""
 
     name: str = "evaluate"
-    stages: Sequence[Stage] = (Stage("evaluate", MODEL_STAGE),)
+    stages: Sequence[RowStep] = (RowStep("evaluate", MODEL_STAGE),)
 
     def read(self, line: bytes) -> EvaluateRow:
         return read_row(EvaluateRow, line, _FORMS)

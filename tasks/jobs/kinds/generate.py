@@ -14,7 +14,16 @@ from .. import defaults
 from ..checking import defaults as checking
 from ..checking.fingerprint import FIELD, pack_fingerprint, read_fingerprint
 from ..spec import JobSpec
-from .kind import MODEL_STAGE, BadRow, Fields, RowSize, RowTerms, Stage, impossible_rows, tokens_of
+from .kind import (
+    MODEL_STAGE,
+    BadRow,
+    Fields,
+    RowSize,
+    RowStep,
+    RowTerms,
+    impossible_rows,
+    tokens_of,
+)
 from .rows import read_output, read_row
 
 
@@ -66,7 +75,7 @@ class Generate:
     """Kind of jobs whose rows are prompts or conversations."""
 
     name: str = "generate"
-    stages: Sequence[Stage] = (Stage("generate", MODEL_STAGE),)
+    stages: Sequence[RowStep] = (RowStep("generate", MODEL_STAGE),)
 
     def read(self, line: bytes) -> GenerateRow:
         return read_row(GenerateRow, line, _FORMS)

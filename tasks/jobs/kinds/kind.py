@@ -36,7 +36,7 @@ class BadRow(JobError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RowStep:
     """A step of the work on a row, and the resources that it needs."""
 
     name: str
@@ -90,7 +90,7 @@ class Kind(Protocol, Generic[T]):
         ...
 
     @property
-    def stages(self) -> Sequence[Stage]:
+    def stages(self) -> Sequence[RowStep]:
         """The steps of the work on a row, one after the other."""
         ...
 

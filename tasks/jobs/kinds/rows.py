@@ -22,7 +22,7 @@ TOO_LONG = b'{"row": "too long"}'
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FileLine:
     """A line of a file that is not empty. `start` and `stop` are its place in bytes; `stop` is
     behind its newline."""
 
@@ -32,7 +32,7 @@ class Line:
     data: bytes
 
 
-def lines_of(data: bytes, first: int = 1) -> Iterator[Line]:
+def lines_of(data: bytes, first: int = 1) -> Iterator[FileLine]:
     """Yield the lines that are not empty. The first line of `data` has the number `first`."""
     start, number = 0, first
     while start < len(data):
@@ -40,7 +40,7 @@ def lines_of(data: bytes, first: int = 1) -> Iterator[Line]:
         stop = len(data) if end < 0 else end + 1
         line = data[start : stop - (end >= 0)].strip()
         if line:
-            yield Line(number, start, stop, line)
+            yield FileLine(number, start, stop, line)
         start, number = stop, number + 1
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...engine.layouts import INT4, INT8, INT8_SMALL, Layout
 from ..output import floats_of
 from ..quantise import Floats, Parts, packed_levels, quantise
-from .header import Kind
+from .header import TensorType
 
 Bytes = NDArray[np.uint8]
 
@@ -24,7 +24,7 @@ EXACT: Final = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 """Types whose integers are kept; the others are rounded again."""
 
 
-def stored_parts(data: bytes, kind: Kind, rows: int) -> Parts:
+def stored_parts(data: bytes, kind: TensorType, rows: int) -> Parts:
     """Convert rows of blocks to the tensors that store them. See LAYOUTS."""
     blocks = np.frombuffer(data, np.uint8).reshape(-1, kind.size)
     if kind.name == "Q5_K":
@@ -33,7 +33,7 @@ def stored_parts(data: bytes, kind: Kind, rows: int) -> Parts:
     return {end: part.reshape(rows, -1) for end, part in parts.items()}
 
 
-def float_values(data: bytes, kind: Kind) -> Floats:
+def float_values(data: bytes, kind: TensorType) -> Floats:
     """Return the values of a float type."""
     return floats_of(data, kind.name)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ....dht.defaults import LAYERS_LIMIT
 from ....dht.errors import ModelError
-from .header import Header, Tensor, Value
+from .header import GgufTensor, Header, Value
 
 FAMILIES: Final[Mapping[str, str]] = {
     "llama": "LlamaForCausalLM",
@@ -230,7 +230,7 @@ def _llama3(config: Mapping[str, object], divisors: NDArray[np.float32]) -> dict
     }
 
 
-def role_of(tensor: Tensor) -> str | None:
+def role_of(tensor: GgufTensor) -> str | None:
     """Return the parameter name of a tensor, or None for the divisors of frequencies.
 
     Raises ModelError `unsupported-tensor` if the name is unknown.
@@ -250,7 +250,7 @@ def role_of(tensor: Tensor) -> str | None:
     )
 
 
-def order_of(meta: Metadata, tensor: Tensor, head_dim: int) -> RowOrder | None:
+def order_of(meta: Metadata, tensor: GgufTensor, head_dim: int) -> RowOrder | None:
     """Return the order of a tensor's rows, or None if it is that of transformers."""
     found = _LAYER.fullmatch(tensor.name)
     if meta.family != "llama" or not found or found[2] not in ("attn_q", "attn_k"):

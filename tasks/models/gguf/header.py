@@ -36,7 +36,7 @@ _STRING, _ARRAY = 8, 9
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TensorType:
     """A type of tensors: `values` values take `size` bytes."""
 
     name: str
@@ -44,15 +44,15 @@ class Kind:
     size: int
 
 
-KINDS: Final[Mapping[int, Kind]] = {
-    0: Kind("F32", 1, 4),
-    1: Kind("F16", 1, 2),
-    2: Kind("Q4_0", 32, 18),
-    8: Kind("Q8_0", 32, 34),
-    12: Kind("Q4_K", 256, 144),
-    13: Kind("Q5_K", 256, 176),
-    14: Kind("Q6_K", 256, 210),
-    30: Kind("BF16", 1, 2),
+KINDS: Final[Mapping[int, TensorType]] = {
+    0: TensorType("F32", 1, 4),
+    1: TensorType("F16", 1, 2),
+    2: TensorType("Q4_0", 32, 18),
+    8: TensorType("Q8_0", 32, 34),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    30: TensorType("BF16", 1, 2),
 }
 _OTHERS: Final[Mapping[int, str]] = {
     3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS",
@@ -63,12 +63,12 @@ _OTHERS: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class GgufTensor:
     """A tensor: its shape (rows first), its type, and its place in the file in bytes."""
 
     name: str
     shape: tuple[int, ...]
-    kind: Kind
+    kind: TensorType
     offset: int
     size: int
 
@@ -83,19 +83,19 @@ class Header:
     """The metadata and the tensors of a file."""
 
     metadata: Mapping[str, Value]
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, GgufTensor]
 
 
 def read_header(path: Path) -> Header:
     """Read and check a header. Raises ModelError: `bad-gguf`, `truncated`, `unsupported-dtype`."""
     try:
         with open(path, "rb") as file:
-            return _Reader(path, file).header()
+            return _HeaderReader(path, file).header()
     except OSError as error:
         raise unreadable(path, error) from None
 
 
-class _Reader:
+class _HeaderReader:
     """Reader of a header, which counts the bytes that are left of it."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -127,21 +127,21 @@ class _Reader:
             self._bad("its alignment is no power of two up to 65,536")
         return value
 
-    def _tensors(self, count: int, alignment: int) -> dict[str, Tensor]:
+    def _tensors(self, count: int, alignment: int) -> dict[str, GgufTensor]:
         told = [self._entry() for _ in range(count)]
         start = -(-self._at // alignment) * alignment
-        found = dict[str, Tensor]()
+        found = dict[str, GgufTensor]()
         for name, shape, kind, offset in told:
             if offset % alignment:
                 self._bad(f"the tensor {ascii(name)[:80]} is not aligned")
             if name in found:
                 self._bad(f"the tensor {ascii(name)[:80]} is there twice")
             size = math.prod(shape) // kind.values * kind.size
-            found[name] = Tensor(name, shape, kind, start + offset, size)
+            found[name] = GgufTensor(name, shape, kind, start + offset, size)
         self._check_places(found)
         return found
 
-    def _entry(self) -> tuple[str, tuple[int, ...], Kind, int]:
+    def _entry(self) -> tuple[str, tuple[int, ...], TensorType, int]:
         name, dimensions = self._text(NAME_LIMIT), self._number("<I")
         if not 1 <= dimensions <= DIMENSIONS:
             self._bad(f"the tensor {ascii(name)[:80]} has {dimensions} dimensions")
@@ -154,7 +154,7 @@ class _Reader:
                       f"{kind.values}")  # fmt: skip
         return name, shape, kind, self._number("<Q")
 
-    def _kind(self, name: str, number: int) -> Kind:
+    def _kind(self, name: str, number: int) -> TensorType:
         if number in KINDS:
             return KINDS[number]
         known = ", ".join(kind.name for kind in KINDS.values())
@@ -165,7 +165,7 @@ class _Reader:
             hint="use another version of the model, such as Q4_K_M or Q8_0",
         )
 
-    def _check_places(self, tensors: Mapping[str, Tensor]) -> None:
+    def _check_places(self, tensors: Mapping[str, GgufTensor]) -> None:
         """Raise ModelError if a tensor does not lie within the file, or overlaps another one."""
         end = 0
         for tensor in sorted(tensors.values(), key=lambda each: each.offset):

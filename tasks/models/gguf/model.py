@@ -14,7 +14,7 @@ from ..output import Converted, Output, row_spans
 from ..quantise import Parts
 from .blocks import EXACT, LAYOUTS, float_values, stored_parts
 from .config import FREQUENCIES, Metadata, RowOrder, config_of, order_of, role_of
-from .header import AGAIN, Header, Tensor, read_header
+from .header import AGAIN, GgufTensor, Header, read_header
 from .tokenizer import text_files
 
 
@@ -51,7 +51,7 @@ def _frequencies(path: Path, header: Header) -> NDArray[np.float32] | None:
     return float_values(_read(path, tensor, 0, 1), tensor.kind)
 
 
-def _output(path: Path, tensor: Tensor, role: str, order: RowOrder | None) -> Output:
+def _output(path: Path, tensor: GgufTensor, role: str, order: RowOrder | None) -> Output:
     layout = LAYOUTS.get(tensor.kind.name)
     if layout is not None and (len(tensor.shape) != 2 or not role.endswith(".weight")):
         raise ModelError("unsupported-tensor", f"`{tensor.name}` is quantised and no matrix")
@@ -60,7 +60,7 @@ def _output(path: Path, tensor: Tensor, role: str, order: RowOrder | None) -> Ou
 
 
 def _pieces(
-    path: Path, tensor: Tensor, order: RowOrder | None
+    path: Path, tensor: GgufTensor, order: RowOrder | None
 ) -> Iterator[Parts | dict[str, bytes]]:
     """Yield what stores the tensor, some rows at a time, or a head where its rows move."""
     if len(tensor.shape) == 1:
@@ -85,7 +85,7 @@ def _pieces(
         yield parts
 
 
-def _vector(path: Path, tensor: Tensor, order: RowOrder | None) -> bytes:
+def _vector(path: Path, tensor: GgufTensor, order: RowOrder | None) -> bytes:
     data = _read(path, tensor, 0, 1)
     if order is None:
         return data
@@ -93,7 +93,7 @@ def _vector(path: Path, tensor: Tensor, order: RowOrder | None) -> bytes:
     return values[:, order.indices()].tobytes()
 
 
-def _spans(tensor: Tensor, order: RowOrder | None) -> Iterator[tuple[int, int]]:
+def _spans(tensor: GgufTensor, order: RowOrder | None) -> Iterator[tuple[int, int]]:
     if order is None:
         yield from row_spans(tensor.shape)
         return
@@ -102,7 +102,7 @@ def _spans(tensor: Tensor, order: RowOrder | None) -> Iterator[tuple[int, int]]:
         yield first, first + step
 
 
-def _read(path: Path, tensor: Tensor, first: int, end: int) -> bytes:
+def _read(path: Path, tensor: GgufTensor, first: int, end: int) -> bytes:
     """Return the bytes of some rows. Raises ModelError if the file has shrunk."""
     size = (end - first) * tensor.row_bytes
     try:

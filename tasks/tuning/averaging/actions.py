@@ -7,7 +7,7 @@ from typing import TypeAlias
 from ....transport.identity import PeerId
 from .aggregate import Weighed, aggregate
 from .codecs import Vector
-from .memory import Memory
+from .memory import SpareMemory
 from .outer import OuterState, stepped
 from .steps import Step
 from .terms import RunTerms
@@ -46,14 +46,14 @@ class JudgeUpdate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compute:
+class ComputeState:
     """Compute the state after a step. Report by `computed`."""
 
     step: Step
     state: OuterState
     updates: Mapping[str, "Known"]
 
-    def run(self, terms: RunTerms, memory: Memory | None = None) -> OuterState:
+    def run(self, terms: RunTerms, memory: SpareMemory | None = None) -> OuterState:
         """Return the state. Takes long: about 0.1 s for 10 M values of four peers."""
         refused = {entry.peer: entry.refused for entry in self.step.entries}
         weighed = [
@@ -88,7 +88,7 @@ class Adopted:
     included: bool
 
 
-Action: TypeAlias = FetchUpdate | FetchState | JudgeUpdate | Compute | Sign | Adopted
+Action: TypeAlias = FetchUpdate | FetchState | JudgeUpdate | ComputeState | Sign | Adopted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .codecs import Vector
 from .defaults import CLIPPED_NORM, PIECE, POINTS_HALVE, TOKENS_OVER_MEDIAN, TRIM_ONE_IN
-from .memory import Memory
+from .memory import SpareMemory
 
 Rows = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -64,7 +64,9 @@ def weights_of(updates: Sequence[Weighed]) -> list[float]:
     return [share / total for share in shares]
 
 
-def aggregate(updates: Sequence[Weighed], *, trim: bool, memory: Memory | None = None) -> Vector:
+def aggregate(
+    updates: Sequence[Weighed], *, trim: bool, memory: SpareMemory | None = None
+) -> Vector:
     """Return the weighted mean of updates, in the order given.
 
     Updates of more than CLIPPED_NORM times the median norm are scaled down. With `trim`, of each
@@ -75,7 +77,7 @@ def aggregate(updates: Sequence[Weighed], *, trim: bool, memory: Memory | None =
     weights = weights_of(updates)
     clips = [np.float32(min(1.0, limit / each.norm if each.norm else 1.0)) for each in updates]
     factors = [np.float32(weight) * clip for weight, clip in zip(weights, clips, strict=True)]
-    out = (memory or Memory()).vector(updates[0].vector.size)
+    out = (memory or SpareMemory()).vector(updates[0].vector.size)
     cut = len(updates) // TRIM_ONE_IN if trim else 0
     for start in range(0, out.size, PIECE):
         pieces = [each.vector[start : start + PIECE] for each in updates]

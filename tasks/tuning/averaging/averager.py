@@ -37,7 +37,7 @@ from ....transport.identity import PeerId
 from .actions import (
     Action,
     Adopted,
-    Compute,
+    ComputeState,
     FetchState,
     FetchUpdate,
     JudgeUpdate,
@@ -49,7 +49,7 @@ from .checks import is_harmless
 from .codecs import Feedback, Vector, decode
 from .errors import AveragingError, BadUpdate
 from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
-from .memory import Memory
+from .memory import SpareMemory
 from .outer import OuterState, decode_state, first_state
 from .parcels import Parcels, Size
 from .rounds import Rounds
@@ -83,7 +83,7 @@ class AveragingNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Base:
+class StartState:
     """A state from which a trainer continues. `step` is the id of the step that led to it."""
 
     step: str
@@ -104,20 +104,20 @@ class Base:
         return bytes.fromhex(self.step) + self.state.encode()
 
 
-def first_base(terms: RunTerms, values: Vector) -> Base:
+def first_base(terms: RunTerms, values: Vector) -> StartState:
     """Return what all peers of a run start from. Raises AveragingError `wrong-shape`."""
     if values.shape != (terms.values,) or values.dtype != np.float32:
         raise AveragingError("wrong-shape", f"expected {terms.values} float32 to start from")
-    return Base(genesis(terms.id), first_state(values, terms.rule))
+    return StartState(genesis(terms.id), first_state(values, terms.rule))
 
 
-def decode_base(terms: RunTerms, data: bytes) -> Base:
+def decode_base(terms: RunTerms, data: bytes) -> StartState:
     """Decode a checkpoint of this node. Raises BadUpdate if it is damaged or of another run's
     shape."""
     if len(data) < _STEP_BYTES:
         raise BadUpdate("wrong-size", "a checkpoint of averaging is cut off")
     state = decode_state(data[_STEP_BYTES:], terms.values, terms.rule)
-    return Base(data[:_STEP_BYTES].hex(), state)
+    return StartState(data[:_STEP_BYTES].hex(), state)
 
 
 class Averager:
@@ -127,12 +127,12 @@ class Averager:
         self,
         node: AveragingNode,
         terms: RunTerms,
-        start: Vector | Base,
+        start: Vector | StartState,
         judge: Judge | None = None,
     ) -> None:
         """`start` are the values before the first step, equal at all peers, or the last `base` of
         an earlier process. Without a judge, updates are accepted by form and norm alone."""
-        base = start if isinstance(start, Base) else first_base(terms, start)
+        base = start if isinstance(start, StartState) else first_base(terms, start)
         self.terms = terms
         self._node = node
         self._judge = judge
@@ -141,7 +141,7 @@ class Averager:
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
         self._sent: tuple[str, bytes] | None = None  # this peer's update that no step has yet
-        self._memory = Memory()
+        self._memory = SpareMemory()
         self._poke = trio.Event()
         self._moved = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -152,11 +152,11 @@ class Averager:
     # For the trainer.
 
     @property
-    def base(self) -> Base:
+    def base(self) -> StartState:
         """The state from which training continues."""
         return self._base
 
-    def is_overtaken(self, base: Base) -> bool:
+    def is_overtaken(self, base: StartState) -> bool:
         """Return whether this node continues from another state, because the others have gone on
         without waiting or because it had a wrong one. No round would apply an update on `base`."""
         return self._base is not base
@@ -167,7 +167,7 @@ class Averager:
         closing = self.rounds.closes_at()
         return None if closing is None else max(0.0, closing - self._node.host.now())
 
-    async def exchange(self, base: Base, values: Vector, tokens: int) -> Base:
+    async def exchange(self, base: StartState, values: Vector, tokens: int) -> StartState:
         """Deliver the values after the inner steps from `base`, which took `tokens` tokens.
 
         Returns the state after the round.
@@ -286,7 +286,7 @@ class Averager:
                 self._start(action.peers[0], self._fetch_state, action)
             case JudgeUpdate():
                 self._start(action.peer, self._judge_update, action)
-            case Compute():
+            case ComputeState():
                 self._start(self._node.peer, self._compute, action)
 
     def _start(self, peer: PeerId, work: Callable[[T], Awaitable[None]], action: T) -> None:
@@ -308,7 +308,7 @@ class Averager:
                 return
 
     def _adopt(self, action: Adopted) -> None:
-        self._base = Base(action.head, action.state)
+        self._base = StartState(action.head, action.state)
         if self._sent is not None and not action.included:
             self._start(self._node.peer, self._take_back, self._sent[1])
         self._sent = None
@@ -372,11 +372,11 @@ class Averager:
             self._before = state, await judge.loss(state.values)
         return self._before[1]
 
-    async def _compute(self, action: Compute) -> None:
+    async def _compute(self, action: ComputeState) -> None:
         state = await self._node.host.offload(action.run, self.terms, self._memory)
         self.rounds.computed(action.step, state)
 
-    async def _hash_state(self, base: Base) -> None:
+    async def _hash_state(self, base: StartState) -> None:
         """Hold the checkpoint of a state for peers that join, and publish its root.
 
         The round does not wait for this, because what a step consists of determines the state.

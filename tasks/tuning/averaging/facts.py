@@ -6,7 +6,7 @@ from ....state.views.tuning import EntryFact, OfferFact, StepFact, offer_fact, s
 from ....transport.identity import peer_id_of, public_key_of
 from .defaults import SIGNED, WINDOW
 from .errors import BadUpdate
-from .steps import Entry, Offer, Step
+from .steps import Offer, PeerUpdate, Step
 
 
 def offer_of(fact: OfferFact) -> Offer:
@@ -18,7 +18,7 @@ def step_of_fact(run: str, fact: StepFact) -> Step:
     """Return the step that a fact signs. Raises BadUpdate `bad-step` if it is malformed."""
     try:
         entries = tuple(
-            Entry(peer_id_of(each.key), each.root, each.tokens, each.refused)
+            PeerUpdate(peer_id_of(each.key), each.root, each.tokens, each.refused)
             for each in fact.entries
         )
         return Step(run, fact.base, fact.round, entries)

@@ -16,7 +16,7 @@ Key = TypeVar("Key")
 _DOMAIN: Final = b"shoal/average/frozen/1"
 
 
-class Layout(Generic[Key]):
+class FlatLayout(Generic[Key]):
     """Order of tensors in a flat vector."""
 
     def __init__(self, shapes: Iterable[tuple[Key, tuple[int, ...]]]) -> None:

@@ -1,7 +1,7 @@
 """A LoRA adapter as the subject of a run: its B is averaged, its A is drawn from the run's id.
 
-A trainer asks its chain for the gradients of `Lora.trained` only, and gives the B of its adapter to
-`Lora.flat` when a round ends.
+A trainer asks its chain for the gradients of `LoraTensors.trained` only, and gives the B of its
+adapter to `LoraTensors.flat` when a round ends.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from ...engine.adapters import AdapterTerms, module_shapes
 from ...engine.families import Architecture
 from ..interface import AdapterTensors, Batch, TensorName, TuningChain
 from .codecs import Codec, Vector
-from .layout import Layout, frozen_a
+from .layout import FlatLayout, frozen_a
 from .terms import RunTerms
 
 _KIND: Final = "lora/1"
 Array = NDArray[np.float32]
 
 
-class Lora:
+class LoraTensors:
     """The tensors of an adapter in one run, and the run's terms.
 
     Members with the same name, model, modules, layers, rank, codec and inner steps are in the same
@@ -41,7 +41,7 @@ class Lora:
         """`terms` are those of the adapter. Raises KeyError for a module that the model lacks."""
         shapes = module_shapes(arch)
         self.terms = terms
-        self._layout = Layout(
+        self._layout = FlatLayout(
             (TensorName(layer, module, "B"), (shapes[module][0], terms.rank))
             for layer in terms.layers
             for module in terms.modules
@@ -80,7 +80,7 @@ class Lora:
 class ChainJudge:
     """The held-out loss of an adapter, computed by a chain on rows that this node chose."""
 
-    def __init__(self, chain: TuningChain, lora: Lora, held_out: Batch) -> None:
+    def __init__(self, chain: TuningChain, lora: LoraTensors, held_out: Batch) -> None:
         self._chain = chain
         self._lora = lora
         self._held_out = held_out

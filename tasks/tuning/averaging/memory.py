@@ -15,7 +15,7 @@ Octets = NDArray[np.uint8]
 _SPARE: Final = 8  # pieces that wait to be used again, of whichever sizes peers have sent
 
 
-class Memory:
+class SpareMemory:
     """Memory of one run. A piece comes back here once nothing refers to its array, or to a view of
     that, any more."""
 

@@ -16,7 +16,7 @@ from ....transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
 from .codecs import Vector
 from .defaults import MAX_PEERS, MAX_POINTS, MAX_VALUES, PIECE, REFUSED_POINTS
 from .errors import BadUpdate
-from .memory import Memory
+from .memory import SpareMemory
 
 _MAGIC: Final = b"shoalavg"
 _HEAD: Final = struct.Struct("<8sQQHB5x")  # magic, round, values, peers with points, momentum?
@@ -104,7 +104,7 @@ def stepped(
     gradient: Vector,
     refused: Mapping[PeerId, bool],
     rule: OuterRule,
-    memory: Memory | None = None,
+    memory: SpareMemory | None = None,
 ) -> OuterState:
     """Return the state after an outer step with the aggregated pseudo-gradient.
 
@@ -112,7 +112,7 @@ def stepped(
     not changed. The result has the same bits on every machine.
     """
     rate, mu = np.float32(rule.rate), np.float32(rule.momentum)
-    memory = memory or Memory()
+    memory = memory or SpareMemory()
     values = memory.vector(state.values.size)
     momentum = None if state.momentum is None else memory.vector(values.size)
     for start in range(0, values.size, PIECE):  # so that all arrays of a piece fit the cache

@@ -24,7 +24,7 @@ from ....transport.link.serving import IncomingStream
 from ....transport.link.stream import Stream
 from .defaults import FETCHES, IDLE_SECONDS, LEAST_RATE, SENDS, SENDS_PER_PEER
 from .errors import AveragingError, BadUpdate
-from .memory import Memory
+from .memory import SpareMemory
 
 METHOD: Final = "averaging.get"
 _HEAD: Final = 32  # bytes of a top node before the digests
@@ -58,7 +58,7 @@ class Parcels:
         self._host = host
         self._connect = connect
         self._held: dict[str, Parcel] = {}
-        self._memory = defaultdict[str, Memory](Memory)  # by run
+        self._memory = defaultdict[str, SpareMemory](SpareMemory)  # by run
         self._wanted: dict[str, set[str]] = {}  # by run: roots
         self._serving: Counter[PeerId] = Counter()
         self._room = trio.Semaphore(FETCHES)
@@ -111,7 +111,7 @@ class Parcels:
 
     # This side asks.
 
-    async def _from(self, peer: PeerId, root: str, size: Size, memory: Memory) -> Parcel:
+    async def _from(self, peer: PeerId, root: str, size: Size, memory: SpareMemory) -> Parcel:
         link = await self._connect(peer)
         stream = await link.open_stream(METHOD, {"root": root})
         try:

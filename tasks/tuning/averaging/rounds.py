@@ -16,7 +16,7 @@ from ....transport.identity import PeerId, public_key_of
 from .actions import (
     Action,
     Adopted,
-    Compute,
+    ComputeState,
     FetchState,
     FetchUpdate,
     JudgeUpdate,
@@ -34,7 +34,7 @@ from .defaults import (
 )
 from .errors import BadUpdate
 from .outer import OuterState
-from .steps import Entry, Ledger, Offer, Step, genesis, step_of
+from .steps import Ledger, Offer, PeerUpdate, Step, genesis, step_of
 from .terms import RunTerms
 
 
@@ -284,9 +284,9 @@ class Rounds:
         norms = [self._updates[root].norm for root in roots if root in self._updates]
         return REFUSED_NORM * lower_median(norms) if norms else math.inf
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[PeerUpdate]:
         """Return this peer's verdicts on the updates of this round, as far as it has them."""
-        found, limit = dict[str, Entry](), self._norm_limit()
+        found, limit = dict[str, PeerUpdate](), self._norm_limit()
         for peer, offer in sorted(self._on_head(), key=lambda each: public_key_of(each[0])):
             known = self._updates.get(offer.root)
             large = known is not None and known.norm > limit
@@ -294,7 +294,7 @@ class Rounds:
                 self.refusals[offer.root] = BadUpdate("norm", "an update is too large")
             bad = large or self._objects_to(offer.root)
             if offer.root not in found and (bad or (known is not None and known.good)):
-                found[offer.root] = Entry(peer, offer.root, offer.tokens, refused=bad)
+                found[offer.root] = PeerUpdate(peer, offer.root, offer.tokens, refused=bad)
         return list(found.values())[:MAX_PEERS]
 
     def _is_closing(self, now: float) -> bool:
@@ -419,7 +419,7 @@ class Rounds:
         if not self._ask(step.id, now):
             return []
         updates = {each.root: self._updates[each.root] for each in step.accepted}
-        compute = Compute(step, self._states[step.base].state, updates)
+        compute = ComputeState(step, self._states[step.base].state, updates)
         return [*self._sign(step, now), compute]
 
     def _sign(self, step: Step, now: float) -> list[Action]:

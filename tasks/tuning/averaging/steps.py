@@ -37,7 +37,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PeerUpdate:
     """One peer's update in a step."""
 
     peer: PeerId
@@ -56,7 +56,7 @@ class Step:
     run: str
     base: str  # id of the step before
     round: int
-    entries: tuple[Entry, ...] = field(repr=False)
+    entries: tuple[PeerUpdate, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
         keys = [public_key_of(entry.peer) for entry in self.entries]
@@ -79,12 +79,12 @@ class Step:
         return hashed.hexdigest()
 
     @property
-    def accepted(self) -> tuple[Entry, ...]:
+    def accepted(self) -> tuple[PeerUpdate, ...]:
         """The entries whose updates are applied."""
         return tuple(entry for entry in self.entries if not entry.refused)
 
 
-def step_of(run: str, base: str, number: int, entries: Iterable[Entry]) -> Step:
+def step_of(run: str, base: str, number: int, entries: Iterable[PeerUpdate]) -> Step:
     """Return a step with these entries in their order."""
     ordered = sorted(entries, key=lambda entry: public_key_of(entry.peer))
     return Step(run, base, number, tuple(ordered))

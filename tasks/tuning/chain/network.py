@@ -25,7 +25,7 @@ from ...inference.routing import Hop
 from ...inference.session import parse_dtype
 from ..defaults import AVOIDED_S, LEAST_POSITIONS, LYING_S, PART_POSITIONS, REPLACED
 from ..interface import AdapterTensors, Batch, Gradients, TensorName
-from ..messages import Open, RunPass, SetTensors
+from ..messages import RunPass, SetTensors, TuneOpen
 from .checks import UsualNorms, norm_of, values_of
 from .parts import (
     BatchPart,
@@ -42,7 +42,7 @@ _SMALLER = ("no-memory", "busy", "too-large")
 """Codes of stages that may compute smaller parts."""
 
 
-class Routes(Protocol):
+class ChainFinder(Protocol):
     """Finds chains of stages."""
 
     async def find(self, root: str, layers: int, avoid: Collection[PeerId]) -> Sequence[Hop]:
@@ -65,7 +65,7 @@ class _Stage:
 
 
 @dataclass(slots=True)
-class _Step:
+class _TrainerCall:
     """One call of a trainer. `done` has the results of parts by their numbers."""
 
     adapter: AdapterTensors
@@ -96,7 +96,7 @@ class NetworkChain:
     """Implementation of `TuningChain`. One call at a time."""
 
     def __init__(
-        self, host: Host, calls: StageCalls, routes: Routes, root: str, arch: Architecture
+        self, host: Host, calls: StageCalls, routes: ChainFinder, root: str, arch: Architecture
     ) -> None:
         """`root` and `arch` are those of the model."""
         self.root, self.arch = root, arch
@@ -121,11 +121,11 @@ class NetworkChain:
         """Implements `TuningChain`."""
         check_adapter(adapter, self.root, self.arch, names)
         wanted = frozenset(adapter.tensors if names is None else names)
-        step = _Step(adapter, wanted)
+        step = _TrainerCall(adapter, wanted)
         await self._compute(batch, step)
         return await self._host.offload(self._added, step, wanted)
 
-    def _added(self, step: _Step, wanted: Collection[TensorName]) -> Gradients:
+    def _added(self, step: _TrainerCall, wanted: Collection[TensorName]) -> Gradients:
         """Return the sums over all parts. Blocking: those of a large model take 0.1 s."""
         terms = step.adapter.terms
         tensors = {name: np.zeros(shape_of(name, terms, self.arch), np.float32) for name in wanted}
@@ -137,7 +137,7 @@ class NetworkChain:
     async def loss(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
         """Implements `TuningChain`."""
         check_adapter(adapter, self.root, self.arch, None)
-        step = _Step(adapter, None)
+        step = _TrainerCall(adapter, None)
         await self._compute(batch, step)
         return _sum(step)
 
@@ -150,7 +150,7 @@ class NetworkChain:
 
     # The chain.
 
-    async def _compute(self, batch: Batch, step: _Step) -> None:
+    async def _compute(self, batch: Batch, step: _TrainerCall) -> None:
         """Compute all parts of a batch, with other stages in place of those that fail."""
         check_batch(batch, self.arch)
         async with self._using:
@@ -195,7 +195,7 @@ class NetworkChain:
         self.replaced += 1
         self._stages = [each for each in self._stages if each.hop.peer != failure.peer]
 
-    async def _prepare(self, step: _Step) -> None:
+    async def _prepare(self, step: _TrainerCall) -> None:
         """Open the stages of a chain, keep those that are open, and give all their tensors."""
         now = self._host.now()
         self._avoided = {peer: until for peer, until in self._avoided.items() if until > now}
@@ -205,7 +205,7 @@ class NetworkChain:
             for stage in self._stages:
                 together.start(self._set, stage, step)
 
-    def _is_whole(self, step: _Step) -> bool:
+    def _is_whole(self, step: _TrainerCall) -> bool:
         """Return whether the stages have all layers, and were opened for the terms of a step."""
         if not self._stages or self._terms != step.adapter.terms:
             return False
@@ -214,7 +214,7 @@ class NetworkChain:
         joined = all(one.hop.parts.stop == other.hop.parts.start for one, other in pairs)
         return joined and first.embedding and last.head
 
-    async def _route(self, step: _Step) -> None:
+    async def _route(self, step: _TrainerCall) -> None:
         """Choose a chain, and open the stages that are not open yet."""
         hops = await self._routes.find(self.root, self.arch.layers, self._avoided)
         terms = step.adapter.terms
@@ -241,10 +241,10 @@ class NetworkChain:
     async def _open(self, stage: _Stage) -> None:
         hop = stage.hop
         assert self._terms is not None  # set before stages are opened
-        message = Open(stage.tuning, self.root, hop.parts, parse_dtype(hop.dtype), self._terms)
+        message = TuneOpen(stage.tuning, self.root, hop.parts, parse_dtype(hop.dtype), self._terms)
         await self._calls.open(hop.peer, message)
 
-    async def _set(self, stage: _Stage, step: _Step) -> None:
+    async def _set(self, stage: _Stage, step: _TrainerCall) -> None:
         """Give a stage the tensors of a step."""
         data = await self._host.offload(tensor_data, step.adapter, stage.names)
         digest = (await self._host.offload(hashlib.sha256, data)).digest()
@@ -255,7 +255,7 @@ class NetworkChain:
 
     # Parts.
 
-    async def _all_parts(self, parts: Sequence[BatchPart], step: _Step) -> None:
+    async def _all_parts(self, parts: Sequence[BatchPart], step: _TrainerCall) -> None:
         """Compute the parts that are not done, enough of them at once that every stage has work."""
         places = trio.Semaphore(len(self._stages) + 1)
         async with _Together() as together:
@@ -264,7 +264,7 @@ class NetworkChain:
                     await places.acquire()
                     together.start(self._part, part, step, places)
 
-    async def _part(self, part: BatchPart, step: _Step, places: trio.Semaphore) -> None:
+    async def _part(self, part: BatchPart, step: _TrainerCall, places: trio.Semaphore) -> None:
         """Compute one part forward, and backward if derivatives are wanted."""
         try:
             self._numbers += 1
@@ -287,7 +287,7 @@ class NetworkChain:
         finally:
             places.release()
 
-    def _lowest(self, step: _Step) -> int:
+    def _lowest(self, step: _TrainerCall) -> int:
         """Return the index of the first stage whose derivatives are wanted."""
         for index, stage in enumerate(self._stages):
             if any(map(step.wants, stage.names)):
@@ -295,7 +295,7 @@ class NetworkChain:
         return len(self._stages)
 
     async def _head(
-        self, part: BatchPart, step: _Step, number: int, states: Buffer, lowest: int
+        self, part: BatchPart, step: _TrainerCall, number: int, states: Buffer, lowest: int
     ) -> PassDone:
         """Compute the last stage, with its loss."""
         stage = self._stages[-1]
@@ -312,7 +312,7 @@ class NetworkChain:
         self,
         stage: _Stage,
         part: BatchPart,
-        step: _Step,
+        step: _TrainerCall,
         number: int,
         data: tuple[Buffer, Buffer],
         *,
@@ -331,7 +331,7 @@ class NetworkChain:
         return await self._run(stage, order, b"".join((states, gradient)), part)
 
     def _order(
-        self, stage: _Stage, part: BatchPart, step: _Step, number: int, wish: _Wish
+        self, stage: _Stage, part: BatchPart, step: _TrainerCall, number: int, wish: _Wish
     ) -> PassOrder:
         wanted = bytes(wish.back and step.wants(name) for name in stage.names)
         wire = parse_dtype(stage.hop.dtype)
@@ -366,7 +366,7 @@ class NetworkChain:
         stage: _Stage,
         data: Buffer,
         found: _PartDone,
-        step: _Step,
+        step: _TrainerCall,
         part: BatchPart,
         lowest: int,
     ) -> Buffer:
@@ -381,7 +381,7 @@ class NetworkChain:
         return view[:end]
 
 
-def _sum(step: _Step) -> tuple[float, int]:
+def _sum(step: _TrainerCall) -> tuple[float, int]:
     """Return the loss of all parts, and the number of counted positions."""
     parts = [step.done[number] for number in sorted(step.done)]
     return sum(part.loss for part in parts), sum(part.counted for part in parts)

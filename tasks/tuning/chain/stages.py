@@ -20,11 +20,11 @@ from ...inference.courier import Courier
 from ..defaults import LOOK_S, OPEN_S, PASS_S, READ_S, SILENT_S
 from ..messages import (
     FRAME_HEAD,
-    Close,
-    Open,
     RunPass,
     Said,
     SetTensors,
+    TuneClose,
+    TuneOpen,
     frame_size,
     parse_frame,
     refusal_error,
@@ -51,7 +51,7 @@ class StageCalls:
         self._courier = courier
         self._own = own
 
-    async def open(self, peer: PeerId, message: Open) -> None:
+    async def open(self, peer: PeerId, message: TuneOpen) -> None:
         """Open a tuning."""
         async with self._failures(peer):
             if peer == self._courier.peer:
@@ -66,7 +66,7 @@ class StageCalls:
             return
         try:
             self._courier.post(
-                peer, "tune.close", Close(tuning).header(), priority=Priority.CONTROL
+                peer, "tune.close", TuneClose(tuning).header(), priority=Priority.CONTROL
             )
         except (CallRefused, LinkClosed):
             return

@@ -20,7 +20,7 @@ from ....transport.message import Message
 from ...jobs import defaults as job_defaults
 from ...jobs.desk import Desk, JobNode
 from ...jobs.keepers import Keepers
-from ...jobs.results import JobOutcome, Kept
+from ...jobs.results import JobOutcome, KeptWork
 from ...jobs.shelf import Shelves
 from ..trainer.curve import Point
 from ..trainer.defaults import RETRY
@@ -30,9 +30,9 @@ from ..trainer.plan import Errand
 from ..trainer.training import Progress
 from . import defaults
 from .runner import FinetuneRunner
-from .spec import Part, TuningSpec, pack_tuning, read_tuning
-from .standby import Standby
-from .state import Terms, Vault
+from .spec import SizedBlob, TuningSpec, pack_tuning, read_tuning
+from .standby import TrainerStandby
+from .state import CheckpointTerms, Vault
 
 
 class _Line(Message, frozen=True):
@@ -48,7 +48,7 @@ class Bureau:
     desk: Desk
     shelf: Shelves
     keepers: Keepers
-    standby: Standby
+    standby: TrainerStandby
     runner: FinetuneRunner
 
 
@@ -83,10 +83,10 @@ class Afar:
         spec = TuningSpec(
             root=errand.settings.root,
             settings=errand.settings,
-            rows=Part(root, len(data)),
+            rows=SizedBlob(root, len(data)),
             data=errand.data,
             name=errand.model[: job_defaults.ABSTRACT // 2],
-            start=None if begun is None else Part(*begun.kept),
+            start=None if begun is None else SizedBlob(*begun.kept),
         )
         packed = pack_tuning(spec)
         read_tuning(packed)
@@ -97,8 +97,8 @@ class Afar:
         await self._keepers.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
         return job
 
-    def _terms(self, errand: Errand) -> Terms:
-        return Terms(errand.settings, errand.shapes, errand.run, self._own)
+    def _terms(self, errand: Errand) -> CheckpointTerms:
+        return CheckpointTerms(errand.settings, errand.shapes, errand.run, self._own)
 
     def _read(self, path: Path) -> bytes:
         size = self._host.files.size(path) or 0
@@ -177,13 +177,13 @@ class Afar:
         self,
         job: Job,
         claim: Claim,
-        terms: Terms,
+        terms: CheckpointTerms,
         progress: Progress,
         show: Callable[[list[Point]], None],
     ) -> None:
         """Fetch the loss curve of the newest checkpoint, without its tensors."""
         with suppress(ShoalError):  # the next checkpoint can be read again
-            kept = Kept.read(claim.kept, defaults.MANIFEST_BYTES)
+            kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
             seen = await self._vault.look(job.id, kept, terms)
             progress.step = progress.saved = seen.step
             progress.best, progress.best_step = seen.best, seen.best_step
@@ -193,7 +193,7 @@ class Afar:
             show(seen.points)
 
     async def _last(
-        self, outcome: JobOutcome, terms: Terms, progress: Progress
+        self, outcome: JobOutcome, terms: CheckpointTerms, progress: Progress
     ) -> tuple[Learned, list[Point]]:
         """Fetch the last state of a fine-tuning. Waits until a node that has it is there.
 
@@ -202,7 +202,7 @@ class Afar:
         try:
             data = outcome.text.encode()
             line = read_json(_Line, data, limit=job_defaults.RESULT_BYTES)
-            kept = Kept.read(bytes.fromhex(line.kept), defaults.MANIFEST_BYTES)
+            kept = KeptWork.read(bytes.fromhex(line.kept), defaults.MANIFEST_BYTES)
         except (Undecodable, ValueError):
             raise TuningError("bad-checkpoint", "the trainer named no state") from None
         pause, longest = RETRY
@@ -226,7 +226,7 @@ class Afar:
         found = None
         for claim in self._jobs.kept_of(job):
             with suppress(ShoalError):
-                kept = Kept.read(claim.kept, defaults.MANIFEST_BYTES)
+                kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
                 loaded = await self._vault.load(kept, self._terms(errand))
                 found = loaded.learned, loaded.points
                 break

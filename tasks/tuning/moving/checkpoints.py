@@ -10,25 +10,25 @@ from ....transport.errors import ShoalError
 from ...engine.families import Architecture
 from ...errors import NoRoute
 from ...jobs.models import JobModels
-from ...jobs.results import Kept
+from ...jobs.results import KeptWork
 from ...jobs.shelf import Shelves
 from ..trainer.checkpoint import run_digest
 from ..trainer.curve import Point
 from ..trainer.optimiser import Learned
 from . import defaults
-from .spec import Part, TuningSpec, checked_shapes, read_tuning
-from .state import BadState, Loaded, Saved, Terms, Vault
+from .spec import SizedBlob, TuningSpec, checked_shapes, read_tuning
+from .state import BadState, CheckpointTerms, LoadedCheckpoint, Saved, Vault
 
 ArchOf = Callable[[str], Awaitable[Architecture]]
 """Returns the architecture of the model with a root."""
 
 
-class Known(NamedTuple):
+class CheckedTuning(NamedTuple):
     """A fine-tuning that was read and checked."""
 
     spec: TuningSpec
     arch: Architecture
-    terms: Terms
+    terms: CheckpointTerms
 
 
 class Checkpoints:
@@ -48,7 +48,7 @@ class Checkpoints:
         """The jobs whose checkpoints this node has stored since its start."""
         return self._vault.jobs
 
-    async def known(self, job: Job) -> Known:
+    async def known(self, job: Job) -> CheckedTuning:
         """Return what a job asks for.
 
         Raises BadSpec or TuningError if it is impossible, NoRoute if this node does nothing for its
@@ -60,7 +60,7 @@ class Checkpoints:
         arch = await self._arch_of(spec.root)
         shapes = checked_shapes(spec.settings, arch)
         run = run_digest(spec.settings, spec.data)
-        return Known(spec, arch, Terms(spec.settings, shapes, run, job.author))
+        return CheckedTuning(spec, arch, CheckpointTerms(spec.settings, shapes, run, job.author))
 
     async def rows(self, job: Job, spec: TuningSpec) -> bytes:
         """Return the encoded rows. Raises ModelError or BadOutcome if no node has them."""
@@ -69,7 +69,7 @@ class Checkpoints:
         self._vault.fetched += self._shelf.fetched - before
         return data
 
-    async def take(self, job: Job, kept: Kept) -> Saved:
+    async def take(self, job: Job, kept: KeptWork) -> Saved:
         """Fetch and check a checkpoint that another node has made, and keep it. Its rows are kept
         with it.
 
@@ -84,7 +84,7 @@ class Checkpoints:
         await self._vault.hold(job.id, loaded.saved)
         return loaded.saved
 
-    async def newest(self, job: Job, known: Known) -> Loaded | None:
+    async def newest(self, job: Job, known: CheckedTuning) -> LoadedCheckpoint | None:
         """Return the checkpoint with the most steps that can be had, or None if there is none.
 
         Those that do not fit, or that no node has, are left out. Raises BadState if the author's
@@ -101,28 +101,28 @@ class Checkpoints:
         start = known.spec.start
         if start is None:
             return None
-        loaded = await self._vault.load(Kept(start.root, start.size), known.terms)
+        loaded = await self._vault.load(KeptWork(start.root, start.size), known.terms)
         await self._vault.hold(job.id, loaded.saved)
         return loaded
 
-    def _candidates(self, job: Job) -> Sequence[Kept]:
+    def _candidates(self, job: Job) -> Sequence[KeptWork]:
         """Return the checkpoints that claims name, and the latest one here, by their steps."""
-        found = list[tuple[int, Kept]]()
+        found = list[tuple[int, KeptWork]]()
         for claim in self._jobs.kept_of(job.id):
             with suppress(ShoalError):
-                found.append((claim.step, Kept.read(claim.kept, defaults.MANIFEST_BYTES)))
+                found.append((claim.step, KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)))
         if (own := self._vault.latest(job.id)) is not None:
             found.append((own.step, own.kept))
         ordered = sorted(found, key=lambda each: -each[0])
         return list(dict.fromkeys(kept for _, kept in ordered))
 
     async def save(
-        self, job: str, terms: Terms, learned: Learned, points: Sequence[Point]
+        self, job: str, terms: CheckpointTerms, learned: Learned, points: Sequence[Point]
     ) -> Saved:
         """Store a checkpoint of this node's own work. Raises ModelError if the disk refuses it."""
         return await self._vault.save(job, terms, learned, points)
 
-    async def load(self, kept: Kept, terms: Terms) -> Loaded:
+    async def load(self, kept: KeptWork, terms: CheckpointTerms) -> LoadedCheckpoint:
         """Return a checkpoint. Raises the errors of `Vault.load`."""
         return await self._vault.load(kept, terms)
 
@@ -134,4 +134,4 @@ class Checkpoints:
                 await self._vault.forget(job)
 
 
-__all__ = ["BadState", "Checkpoints", "Known", "Part"]
+__all__ = ["BadState", "CheckedTuning", "Checkpoints", "SizedBlob"]

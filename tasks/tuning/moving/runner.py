@@ -20,23 +20,23 @@ from ...engine.families import Architecture
 from ...errors import SessionError
 from ...jobs.errors import BadSpec
 from ...jobs.models import JobModels
-from ...jobs.results import JobOutcome, Kept, failed
-from ...jobs.runner import MOVED, Report
+from ...jobs.results import JobOutcome, KeptWork, failed
+from ...jobs.runner import MOVED, ReportProgress
 from ...jobs.spec import root_of
 from ..interface import TuningChain
 from ..trainer.curve import Curve, write_points
 from ..trainer.defaults import CHECKPOINT_PAUSE, RUNNING_AT_ONCE
 from ..trainer.errors import Damaged, Diverged, Refused, TuningError
 from ..trainer.optimiser import Learned
-from ..trainer.rows import Rows
-from ..trainer.training import Progress, Task, Training
+from ..trainer.rows import RowFile
+from ..trainer.training import Progress, Task, TuningRun
 from . import defaults
-from .checkpoints import Checkpoints, Known
-from .standby import Standby
+from .checkpoints import CheckedTuning, Checkpoints
+from .standby import TrainerStandby
 from .state import BadState, Saved
 
 
-class Chains(Protocol):
+class MovedChainSource(Protocol):
     """Source of chains that compute the layers of a model."""
 
     def chain(self, root: str, arch: Architecture) -> TuningChain: ...
@@ -64,9 +64,9 @@ class FinetuneRunner:
         self,
         host: Host,
         folder: Path,
-        chains: Chains,
+        chains: MovedChainSource,
         checkpoints: Checkpoints,
-        standby: Standby,
+        standby: TrainerStandby,
     ) -> None:
         self._host = host
         self._folder = folder
@@ -102,7 +102,7 @@ class FinetuneRunner:
 
     async def proven(self, job: Job, claim: Claim) -> int:
         """Fetch and keep the checkpoint that a claim names, and return its step."""
-        kept = Kept.read(claim.kept, defaults.MANIFEST_BYTES)
+        kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
         return (await self._checkpoints.take(job, kept)).step
 
     def progress_of(self, job: str) -> Progress | None:
@@ -120,7 +120,7 @@ class FinetuneRunner:
         running.scope.cancel()
         return True
 
-    async def run(self, job: Job, progress: Report) -> JobOutcome:
+    async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
         """Train to the end, and return an outcome that names the last checkpoint.
 
         Raises ShoalError if a later try or another node might succeed.
@@ -146,7 +146,9 @@ class FinetuneRunner:
                 await self._host.offload(self._clear, folder)
         raise SessionError(MOVED, "another node continues the fine-tuning")
 
-    async def _trained(self, job: Job, known: Known, folder: Path, progress: Report) -> JobOutcome:
+    async def _trained(
+        self, job: Job, known: CheckedTuning, folder: Path, progress: ReportProgress
+    ) -> JobOutcome:
         """Train from the newest checkpoint to the end."""
         spec = known.spec
         data = await self._checkpoints.rows(job, spec)
@@ -159,7 +161,7 @@ class FinetuneRunner:
         try:
             async with _Store(self, job, known, curve, progress) as store:
                 task = Task(spec.settings, known.terms.shapes, folder, spec.data, store=store)
-                training = Training(self._host, task, chain, curve, running, self.pause)
+                training = TuningRun(self._host, task, chain, curve, running, self.pause)
                 await training.run()
         finally:
             with trio.move_on_after(1.0, shield=True):
@@ -175,7 +177,7 @@ class FinetuneRunner:
     def _check_rows(self, folder: Path, digest: str, longest: int) -> None:
         """Check the rows of another node. Raises Damaged if they are malformed or too long."""
         path = folder / "rows"
-        lengths = Rows(self._host.files, path, digest).lengths
+        lengths = RowFile(self._host.files, path, digest).lengths
         if lengths.max() > longest + 1 or lengths.min() < 2:  # the last id is only a target
             raise Damaged(path, f"a row has less than 2 or more than {longest + 1} ids")
 
@@ -189,7 +191,7 @@ class FinetuneRunner:
 
     # What the store of one run uses.
 
-    async def newest(self, job: Job, known: Known, curve_folder: Path) -> Learned | None:
+    async def newest(self, job: Job, known: CheckedTuning, curve_folder: Path) -> Learned | None:
         """Return the state of the newest checkpoint, and write its loss curve."""
         loaded = await self._checkpoints.newest(job, known)
         if loaded is None:
@@ -198,7 +200,7 @@ class FinetuneRunner:
         await self._host.offload(write_points, files, curve_folder, loaded.points)
         return loaded.learned
 
-    async def store(self, job: Job, known: Known, learned: Learned, curve: Curve) -> Saved:
+    async def store(self, job: Job, known: CheckedTuning, learned: Learned, curve: Curve) -> Saved:
         """Store a checkpoint."""
         return await self._checkpoints.save(job.id, known.terms, learned, curve.points)
 
@@ -218,7 +220,12 @@ class _Store:
     """
 
     def __init__(
-        self, runner: FinetuneRunner, job: Job, known: Known, curve: Curve, progress: Report
+        self,
+        runner: FinetuneRunner,
+        job: Job,
+        known: CheckedTuning,
+        curve: Curve,
+        progress: ReportProgress,
     ) -> None:
         self._runner = runner
         self._job = job

@@ -24,7 +24,7 @@ from . import defaults
 _NAME_BYTES = 128
 
 
-class Part(Row, frozen=True):
+class SizedBlob(Row, frozen=True):
     """A blob, with its bytes."""
 
     root: Root
@@ -45,10 +45,10 @@ class TuningSpec(Message, frozen=True):
 
     root: Root
     settings: TuningSettings
-    rows: Part
+    rows: SizedBlob
     data: Root
     name: str = ""  # by which the author calls the model
-    start: Part | None = None
+    start: SizedBlob | None = None
 
     def check(self) -> None:
         """Raise ValueError if the values contradict each other or exceed a limit."""

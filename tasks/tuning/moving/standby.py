@@ -22,7 +22,7 @@ from ....transport.message import Message, Root
 from ....transport.rates import Rate, Rates
 from ...inference.courier import Courier
 from ...jobs.errors import BadOutcome
-from ...jobs.results import Kept
+from ...jobs.results import KeptWork
 from ..trainer.errors import TuningError
 from . import defaults
 from .checkpoints import Checkpoints
@@ -43,7 +43,7 @@ class Move(Message, frozen=True):
     job: Root
 
 
-class Standby:
+class TrainerStandby:
     """Both sides of `job.hold` and `job.move` on one node.
 
     `heirs` returns the live workers that would continue a job, this node excluded. `keeps` returns
@@ -70,7 +70,7 @@ class Standby:
         courier.handle(HOLD, self._on_hold)
         courier.handle(MOVE, self._on_move)
 
-    async def replicate(self, job: Job, kept: Kept) -> bool:
+    async def replicate(self, job: Job, kept: KeptWork) -> bool:
         """Give a checkpoint to the first of the heirs that takes it.
 
         Return whether one does, or there is none.
@@ -116,7 +116,7 @@ class Standby:
     async def _on_hold(self, call: Call) -> Reply | Refusal:
         try:
             asked = typed(Hold, call.header)
-            kept = Kept.read(asked.kept, defaults.MANIFEST_BYTES)
+            kept = KeptWork.read(asked.kept, defaults.MANIFEST_BYTES)
         except (Undecodable, BadOutcome) as error:
             return Refusal("bad-request", str(error))
         if not self.keeps(call.peer):
@@ -138,7 +138,7 @@ class Standby:
             self._taking.discard(asked.job)
         return Reply()
 
-    async def _take(self, peer: PeerId, job: str, kept: Kept) -> None:
+    async def _take(self, peer: PeerId, job: str, kept: KeptWork) -> None:
         """Fetch, check and keep a checkpoint.
 
         Raises TuningError `not-claimed` if the peer does not work on the job.

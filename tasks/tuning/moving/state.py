@@ -19,7 +19,7 @@ from ....transport.decoding import decode, typed
 from ....transport.errors import Undecodable
 from ....transport.host.seam import Host
 from ....transport.message import Message, pack
-from ...jobs.results import Kept
+from ...jobs.results import KeptWork
 from ...jobs.shelf import Shelves
 from ..interface import TensorName
 from ..trainer import defaults as trainer_defaults
@@ -28,7 +28,7 @@ from ..trainer.errors import TuningError
 from ..trainer.optimiser import Array, Learned, Shapes, tensor_shapes
 from ..trainer.settings import TuningSettings
 from . import defaults
-from .spec import Part
+from .spec import SizedBlob
 
 FORMAT: Final = "shoal-tuning-state/1"
 _Step = Annotated[int, Meta(ge=0, le=trainer_defaults.STEPS_MOST)]
@@ -45,17 +45,17 @@ class BadState(TuningError):
         )
 
 
-class _Manifest(Message, frozen=True):
+class _CheckpointManifest(Message, frozen=True):
     format: str
     run: str  # digest of the settings and the data
     step: _Step
     loss: float
     norms: Annotated[tuple[float, ...], Meta(max_length=trainer_defaults.NORMS)]
-    tensors: Part
-    first: Part
-    second: Part
-    curve: Annotated[tuple[Part, ...], Meta(max_length=defaults.PAGES)] = ()
-    best: Part | None = None
+    tensors: SizedBlob
+    first: SizedBlob
+    second: SizedBlob
+    curve: Annotated[tuple[SizedBlob, ...], Meta(max_length=defaults.PAGES)] = ()
+    best: SizedBlob | None = None
     best_loss: float = 0.0
     best_step: _Step = 0
 
@@ -72,7 +72,7 @@ class _Manifest(Message, frozen=True):
 class Saved:
     """A stored checkpoint: its manifest, and the roots of the manifest and of all parts."""
 
-    kept: Kept
+    kept: KeptWork
     step: int
     roots: frozenset[str]
 
@@ -88,7 +88,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedCheckpoint:
     """A checkpoint in memory."""
 
     learned: Learned
@@ -97,7 +97,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CheckpointTerms:
     """What a checkpoint must fit: settings, shapes of the model's modules, digest of the run, and
     the author for whom its parts are kept."""
 
@@ -129,14 +129,14 @@ class Vault:
         return self._latest.keys()
 
     async def save(
-        self, job: str, terms: Terms, learned: Learned, points: Sequence[Point]
+        self, job: str, terms: CheckpointTerms, learned: Learned, points: Sequence[Point]
     ) -> Saved:
         """Store a checkpoint, and delete what the one before it has alone.
 
         Raises ModelError if the disk is full or fails.
         """
         names = list(learned.tensors)
-        parts = dict[str, Part]()
+        parts = dict[str, SizedBlob]()
         groups = [("tensors", learned.tensors), ("first", learned.first)]
         groups += [("second", learned.second), ("best", learned.best)]
         for name, group in groups:
@@ -149,7 +149,7 @@ class Vault:
             for at in range(0, len(known), defaults.PAGE)
         ]
         best = math.isfinite(learned.best_loss)
-        manifest = _Manifest(
+        manifest = _CheckpointManifest(
             FORMAT, terms.run, learned.step, learned.loss, tuple(learned.norms), parts["tensors"],
             parts["first"], parts["second"], tuple(curve), parts.get("best"),
             learned.best_loss if best else 0.0, learned.best_step,
@@ -157,13 +157,13 @@ class Vault:
         data = pack(manifest)
         root = await self._shelf.put(data, terms.author)
         roots = {root, *(part.root for part in (*parts.values(), *curve))}
-        saved = Saved(Kept(root, len(data)), learned.step, frozenset(roots))
+        saved = Saved(KeptWork(root, len(data)), learned.step, frozenset(roots))
         await self.hold(job, saved)
         return saved
 
-    async def _put(self, data: bytes, terms: Terms) -> Part:
+    async def _put(self, data: bytes, terms: CheckpointTerms) -> SizedBlob:
         root = await self._shelf.put(data, terms.author, announced=False)
-        return Part(root, len(data))
+        return SizedBlob(root, len(data))
 
     async def hold(self, job: str, saved: Saved) -> None:
         """Let a checkpoint be the latest of a job. Delete what nothing else here needs."""
@@ -183,7 +183,7 @@ class Vault:
         for root in saved.roots - needed:
             await self._shelf.drop(root)
 
-    async def load(self, kept: Kept, terms: Terms) -> Loaded:
+    async def load(self, kept: KeptWork, terms: CheckpointTerms) -> LoadedCheckpoint:
         """Return a checkpoint whose missing parts are fetched from any node that has them.
 
         Raises BadState if it does not fit the fine-tuning or has impossible values, and ModelError
@@ -193,7 +193,7 @@ class Vault:
         found, wanted = await self._manifest(kept, terms)
         groups = list[dict[TensorName, Array]]()
         for name in ("tensors", "first", "second", "best"):
-            part: Part | None = getattr(found, name)
+            part: SizedBlob | None = getattr(found, name)
             data = b"" if part is None else await self._shelf.read(part.whole, terms.author)
             shapes = {} if part is None else wanted
             groups.append(await self._host.offload(_divided, data, shapes, name))
@@ -209,9 +209,9 @@ class Vault:
         if (fetched := self._shelf.fetched - before) > 0:
             self.fetched += fetched
             self.whole += kept.size + sum(part.size for part in parts)
-        return Loaded(learned, points, Saved(kept, found.step, roots))
+        return LoadedCheckpoint(learned, points, Saved(kept, found.step, roots))
 
-    async def look(self, job: str, kept: Kept, terms: Terms) -> Seen:
+    async def look(self, job: str, kept: KeptWork, terms: CheckpointTerms) -> Seen:
         """Return what a checkpoint says without its tensors, which are not fetched.
 
         Raises the errors of `load`.
@@ -224,19 +224,19 @@ class Vault:
         return Seen(found.step, points, best, found.best_step)
 
     async def _manifest(
-        self, kept: Kept, terms: Terms
-    ) -> tuple[_Manifest, Mapping[TensorName, tuple[int, int]]]:
+        self, kept: KeptWork, terms: CheckpointTerms
+    ) -> tuple[_CheckpointManifest, Mapping[TensorName, tuple[int, int]]]:
         """Return the manifest of a checkpoint, and the shapes of its tensors."""
         if not 0 < kept.size <= defaults.MANIFEST_BYTES:
             raise BadState(f"its manifest has {kept.size} bytes")
-        data = await self._shelf.read(Part(kept.root, kept.size).whole, terms.author)
+        data = await self._shelf.read(SizedBlob(kept.root, kept.size).whole, terms.author)
         try:
-            found = typed(_Manifest, decode(data, limit=defaults.MANIFEST_BYTES))
+            found = typed(_CheckpointManifest, decode(data, limit=defaults.MANIFEST_BYTES))
         except Undecodable as error:
             raise BadState(str(error)) from None
         return found, self._fits(found, terms)
 
-    async def _curve(self, found: _Manifest, terms: Terms) -> list[Point]:
+    async def _curve(self, found: _CheckpointManifest, terms: CheckpointTerms) -> list[Point]:
         """Return the loss curve of a checkpoint."""
         points = list[Point]()
         for part in found.curve:
@@ -248,7 +248,9 @@ class Vault:
         return points
 
     @staticmethod
-    def _fits(found: _Manifest, terms: Terms) -> Mapping[TensorName, tuple[int, int]]:
+    def _fits(
+        found: _CheckpointManifest, terms: CheckpointTerms
+    ) -> Mapping[TensorName, tuple[int, int]]:
         """Return the shapes of the tensors of a checkpoint.
 
         Raises BadState if it is of another fine-tuning, or a part has another size than these

@@ -18,7 +18,7 @@ from ..defaults import (
     TUNINGS_OF_OTHERS,
     TUNINGS_PER_PEER,
 )
-from ..messages import Open
+from ..messages import TuneOpen
 
 Name = tuple[PeerId, bytes]
 """(trainer, the name that it chose)."""
@@ -28,7 +28,7 @@ Name = tuple[PeerId, bytes]
 class OpenedTuning:
     """A tuning that a trainer has opened. `engine_id` is its name in the engine."""
 
-    order: Open
+    order: TuneOpen
     trainer: PeerId
     parts: Parts
     arch: Architecture

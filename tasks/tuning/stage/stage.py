@@ -25,10 +25,10 @@ from ...inference.courier import Courier
 from ...inference.serving.stagesession import ServedShard
 from ...usage.metering import UsageMeter, Use
 from ..defaults import BUSY_S, READ_S, RECEIVE_BYTES, TUNING_IDLE, WRITE_S
-from ..messages import Close, Open, RunPass, Said, SetTensors, frame, refused
+from ..messages import RunPass, Said, SetTensors, TuneClose, TuneOpen, frame, refused
 from .opened import OpenedTuning, OpenedTunings
 
-FindShard = Callable[[Open], ServedShard]
+FindShard = Callable[[TuneOpen], ServedShard]
 """Returns the shard that a message asks for. Raises SessionError `no-shard`."""
 _GONE = ("unknown-session", "shard-replaced", "worker-crashed", "engine-unavailable")
 """Codes of an engine that has lost a tuning."""
@@ -96,7 +96,7 @@ class TuningStage:
 
     # Requests of a trainer. All methods raise SessionError or EngineError.
 
-    async def open(self, trainer: PeerId, message: Open) -> None:
+    async def open(self, trainer: PeerId, message: TuneOpen) -> None:
         """Open a tuning."""
         served = self._find_shard(message)
         arch = served.held.arch
@@ -118,7 +118,7 @@ class TuningStage:
             self._all.add(tuning)
         self._meter.opened(use)
 
-    def close(self, trainer: PeerId, message: Close) -> None:
+    def close(self, trainer: PeerId, message: TuneClose) -> None:
         """Close a tuning. Unknown ones are ignored."""
         for tuning in self._all:
             if tuning.name == (trainer, message.tuning):
@@ -195,14 +195,14 @@ class TuningStage:
 
     async def _on_open(self, call: Call) -> Reply | Refusal:
         try:
-            await self.open(call.peer, Open.parse(call.header))
+            await self.open(call.peer, TuneOpen.parse(call.header))
         except (SessionError, EngineError) as error:
             return Refusal(error.code, error.message)
         return Reply()
 
     def _on_close(self, call: Call) -> Reply | Refusal:
         try:
-            self.close(call.peer, Close.parse(call.header))
+            self.close(call.peer, TuneClose.parse(call.header))
         except SessionError as error:
             return Refusal(error.code, error.message)
         return Reply()

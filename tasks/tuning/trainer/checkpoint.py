@@ -30,7 +30,7 @@ _PREFIX: Final = struct.Struct("!I")
 _DIGEST: Final = 32  # bytes
 
 
-class _Head(Message, frozen=True):
+class _CheckpointHead(Message, frozen=True):
     format: str
     run: str  # digest of the settings and the data
     step: Annotated[int, Meta(ge=0, le=defaults.STEPS_MOST)]
@@ -67,7 +67,7 @@ def _pieces(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
 def _unsigned(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
     own = learned.round or Round(b"", 0)
     head = pack(
-        _Head(
+        _CheckpointHead(
             FORMAT, run, learned.step, learned.loss, tuple(learned.norms), bool(learned.best),
             learned.best_loss, learned.best_step, len(own.base), own.began, own.tokens,
         )
@@ -109,14 +109,14 @@ def load(
     return _learned(head, wanted, rest)
 
 
-def _head(path: Path, body: memoryview) -> tuple[_Head, memoryview]:
+def _head(path: Path, body: memoryview) -> tuple[_CheckpointHead, memoryview]:
     """Return the head and what follows it."""
     (size,) = _PREFIX.unpack_from(body) if len(body) >= _PREFIX.size else (0,)
     end = _PREFIX.size + size
     try:
         if size > defaults.HEAD_BYTES:
             raise Undecodable("its head is too long")
-        head = typed(_Head, decode(body[_PREFIX.size : end], limit=defaults.HEAD_BYTES))
+        head = typed(_CheckpointHead, decode(body[_PREFIX.size : end], limit=defaults.HEAD_BYTES))
     except Undecodable as error:
         raise Damaged(path, str(error)) from None
     if head.format != FORMAT:
@@ -125,7 +125,7 @@ def _head(path: Path, body: memoryview) -> tuple[_Head, memoryview]:
 
 
 def _learned(
-    head: _Head, wanted: Sequence[Mapping[TensorName, tuple[int, int]]], data: memoryview
+    head: _CheckpointHead, wanted: Sequence[Mapping[TensorName, tuple[int, int]]], data: memoryview
 ) -> Learned:
     groups, at = list[dict[TensorName, Array]](), 0
     for shapes in wanted:

@@ -25,7 +25,7 @@ from .dataset import (
     pieces,
 )
 from .errors import TuningError
-from .rows import Row, RowsWriter
+from .rows import RowsWriter, TrainingRow
 
 Note = Callable[[int, int], None]
 """Takes the bytes done and in total."""
@@ -51,7 +51,7 @@ class Encoder(Protocol):
 class Encoded:
     """Rows of one line, and what was done to it."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TrainingRow, ...]
     cut: bool = False
     whole_chat: bool = False
 
@@ -196,7 +196,7 @@ async def _text(encoder: Encoder, text: str, length: int) -> Encoded:
     """Everything is learned. A longer text is split."""
     if not text:
         return Encoded(())
-    rows = list[Row]()
+    rows = list[TrainingRow]()
     every = list(pieces(text))
     for number, piece in enumerate(every, 1):
         ids = await encoder.encode(piece)
@@ -204,7 +204,7 @@ async def _text(encoder: Encoder, text: str, length: int) -> Encoded:
             ids = _ended(encoder, ids)
         # The last id of a row begins the next one, so that each id is learned once.
         for at in range(0, max(1, len(ids) - 1), length):
-            rows.append(Row(ids[at : at + length + 1], 1, None))
+            rows.append(TrainingRow(ids[at : at + length + 1], 1, None))
     return Encoded(tuple(row for row in rows if row.learned))
 
 
@@ -218,7 +218,7 @@ async def _completion(encoder: Encoder, example: Completion, length: int) -> Enc
         return Encoded(())
     prompt = await encoder.encode(example.prompt) if example.prompt else []
     ids = _ended(encoder, await encoder.encode(example.prompt + example.completion))
-    row = Row(ids[: length + 1], max(1, _common(prompt, ids)), None)
+    row = TrainingRow(ids[: length + 1], max(1, _common(prompt, ids)), None)
     return Encoded((row,) if row.learned else (), cut=len(ids) > length + 1)
 
 
@@ -228,9 +228,9 @@ async def _chat(encoder: Encoder, messages: Sequence[ChatTurn], length: int) -> 
     spans = await _spans(encoder, messages, ids, length)
     cut = len(ids) > length + 1
     if spans is None:
-        row = Row(ids[: length + 1], 1, None)
+        row = TrainingRow(ids[: length + 1], 1, None)
         return Encoded((row,) if row.learned else (), cut, whole_chat=True)
-    row = Row(ids[: length + 1], 1, tuple(spans))
+    row = TrainingRow(ids[: length + 1], 1, tuple(spans))
     return Encoded((row,) if row.learned else (), cut)
 
 

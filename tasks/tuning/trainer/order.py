@@ -39,7 +39,7 @@ def shuffled(seed: int, stream: int, count: int) -> NDArray[np.int64]:
     return np.argsort(noise(seed, stream, count), kind="stable")
 
 
-class Order:
+class RowSchedule:
     """Which rows each step takes, of rows with these lengths in tokens.
 
     The first rows of a random order are held out. In each epoch, the others are shuffled, sorted by

@@ -60,7 +60,7 @@ class Counts(Message, frozen=True):
         return tuple(BadLine(line, why) for line, why in self.named)
 
 
-class Plan(Message, frozen=True):
+class TuningPlan(Message, frozen=True):
     """One fine-tuning. `model` is the name by which the user called the model, `source` the path of
     the data, `out` that of a folder that the user wants the adapter in, or ""."""
 
@@ -86,7 +86,7 @@ class Plan(Message, frozen=True):
     moves: bool = False  # whether other nodes may train it
     job: _Text = ""  # that does so now, or ""
 
-    def put(self, **changes: object) -> "Plan":
+    def put(self, **changes: object) -> "TuningPlan":
         """Return the plan with some fields changed."""
         return replace(self, **changes)
 
@@ -115,7 +115,7 @@ class PlanFile:
     files: Files
     folder: Path
 
-    def read(self) -> Plan | None:
+    def read(self) -> TuningPlan | None:
         """Return the plan, or None if the folder has none: its fine-tuning was never accepted.
 
         Raises Damaged if it is malformed.
@@ -123,13 +123,13 @@ class PlanFile:
         path = self.folder / PLAN
         try:
             value = json.loads(self.files.read(path, limit=defaults.PLAN_BYTES))
-            return typed(Plan, value)
+            return typed(TuningPlan, value)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, Undecodable) as error:
             raise Damaged(path, str(error)[:200]) from None
 
-    def write(self, plan: Plan) -> None:
+    def write(self, plan: TuningPlan) -> None:
         """Store a plan, which is durable on return. Raises OSError if the disk fails."""
         self.files.write(self.folder / PLAN, json.dumps(_plain(plan), indent=1).encode() + b"\n")
 

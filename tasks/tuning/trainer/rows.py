@@ -23,7 +23,7 @@ LEARNED: Final = np.uint32(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """Ids, of which those from `start` on, or those in the spans (start, stop), are learned."""
 
     ids: Sequence[int]
@@ -59,7 +59,7 @@ class RowsWriter:
         self._staged = path.with_name(f".{path.name}.tmp")
         self._lengths = list[int]()
 
-    async def add(self, rows: Sequence[Row]) -> None:
+    async def add(self, rows: Sequence[TrainingRow]) -> None:
         """Append rows. Raises TuningError `data-too-large`, or `disk-full`."""
         if len(self._lengths) + len(rows) > defaults.ROWS_MOST:
             raise TuningError(
@@ -74,7 +74,7 @@ class RowsWriter:
         if rows:
             await self._host.offload(self._append, rows)
 
-    def _append(self, rows: Sequence[Row]) -> None:
+    def _append(self, rows: Sequence[TrainingRow]) -> None:
         data = np.concatenate([row.packed() for row in rows]).tobytes()
         self._write(data)
 
@@ -134,7 +134,7 @@ def file_digest(files: Files, path: Path) -> str:
     return found.hexdigest()
 
 
-class Rows:
+class RowFile:
     """The rows of a complete file. All methods block."""
 
     def __init__(self, files: Files, path: Path, digest: str) -> None:

@@ -16,11 +16,11 @@ from ....transport.guard import Guard
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...errors import TaskError
-from ..averaging.averager import Averager, AveragingNode, Base, Judge, decode_base
+from ..averaging.averager import Averager, AveragingNode, Judge, StartState, decode_base
 from ..averaging.codecs import Vector
 from ..averaging.errors import BadUpdate
-from ..averaging.lora import Lora
-from ..averaging.steps import Entry, Step
+from ..averaging.lora import LoraTensors
+from ..averaging.steps import PeerUpdate, Step
 from ..interface import TensorName
 from . import defaults
 from .errors import TuningError
@@ -48,7 +48,7 @@ class Joint:
     """How a fine-tuning takes part in a run. `nursery` is that of the daemon's fine-tunings."""
 
     node: AveragingNode
-    lora: Lora
+    lora: LoraTensors
     nursery: trio.Nursery
     guard: Guard
     company: Company = field(default_factory=Company)
@@ -104,7 +104,7 @@ class Joint:
 class Together:
     """One trainer in one run."""
 
-    def __init__(self, host: Host, averager: Averager, lora: Lora, company: Company) -> None:
+    def __init__(self, host: Host, averager: Averager, lora: LoraTensors, company: Company) -> None:
         self._host = host
         self._averager = averager
         self._lora = lora
@@ -172,7 +172,7 @@ class Together:
         authors = {entry.peer for entry in step.entries} if step is not None else set()
         return authors <= ledger.signers(self._base.step)
 
-    async def _take(self, learned: Learned, base: Base) -> None:
+    async def _take(self, learned: Learned, base: StartState) -> None:
         """Continue from a state. The optimiser's moments stay."""
         had = _done(learned) > 0
         data = await self._host.offload(base.encode)
@@ -195,7 +195,7 @@ class Together:
         self._company.peers = self._others()
         self._company.round = self._base.round
 
-    def _tell(self, base: Base, had: bool) -> None:
+    def _tell(self, base: StartState, had: bool) -> None:
         """Say what became of a round. `had` is whether this node had done steps for it."""
         rounds, company = self._averager.rounds, self._company
         step = rounds.ledger.get(base.step)
@@ -229,7 +229,7 @@ def _words(step: Step, own: PeerId, why: Mapping[str, ShoalError], *, had: bool)
     return ""
 
 
-def _named(entry: Entry, why: Mapping[str, ShoalError]) -> str:
+def _named(entry: PeerUpdate, why: Mapping[str, ShoalError]) -> str:
     reason = f": {why[entry.root].message}" if entry.root in why else ""
     return f"the update of {entry.peer}{reason}"
 

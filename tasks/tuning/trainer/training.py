@@ -24,8 +24,8 @@ from . import checkpoint, defaults, optimiser
 from .curve import Curve, Point
 from .errors import BadGradients, Diverged, Refused
 from .optimiser import Array, Learned, Shapes
-from .order import Order
-from .rows import Rows, counted
+from .order import RowSchedule
+from .rows import RowFile, counted
 from .settings import TuningSettings
 from .together import Company, Joint, Together
 
@@ -62,7 +62,7 @@ class Progress:
         self.changed = trio.Event()
 
 
-class Store(Protocol):
+class CheckpointStore(Protocol):
     """Where a fine-tuning that moves has its checkpoints."""
 
     async def load(self) -> Learned | None:
@@ -84,7 +84,7 @@ class Task:
     data: str
     joint: Joint | None = None
     """How it is averaged with those of others."""
-    store: "Store | None" = None
+    store: "CheckpointStore | None" = None
     """Where checkpoints go, or None for a file in the folder."""
 
     @property
@@ -93,7 +93,7 @@ class Task:
         return checkpoint.run_digest(self.settings, self.data)
 
 
-class Training:
+class TuningRun:
     """One run of a fine-tuning.
 
     `pause` is the number of seconds between two checkpoints.
@@ -131,7 +131,7 @@ class Training:
         rows, learned = await self._opened()
         self._learned = learned
         settings = self._settings
-        order = Order(rows.lengths, settings.batch, settings.seed, settings.held_out)
+        order = RowSchedule(rows.lengths, settings.batch, settings.seed, settings.held_out)
         await self._patiently(lambda: self._curve.open(learned.step))
         self._progress.saved = learned.step
         for point in self._curve.points[-settings.look :]:
@@ -148,7 +148,7 @@ class Training:
             raise
         return learned.best or learned.tensors
 
-    async def _all_steps(self, learned: Learned, rows: Rows, order: Order) -> None:
+    async def _all_steps(self, learned: Learned, rows: RowFile, order: RowSchedule) -> None:
         """Compute the steps that are left, and save the last state."""
         await self._meet(learned)
         await self._note(learned, rows, order)
@@ -164,7 +164,9 @@ class Training:
             await self._together.part()
 
     @asynccontextmanager
-    async def _company(self, learned: Learned, rows: Rows, order: Order) -> AsyncIterator[None]:
+    async def _company(
+        self, learned: Learned, rows: RowFile, order: RowSchedule
+    ) -> AsyncIterator[None]:
         """Take part in a run with others until the block ends, if the task says so."""
         joint = self._task.joint
         if joint is None:
@@ -194,7 +196,7 @@ class Training:
             await together.exchange(learned)
         self._progress.tell()
 
-    async def _opened(self) -> tuple[Rows, Learned]:
+    async def _opened(self) -> tuple[RowFile, Learned]:
         """Open the rows, and return the state of the last checkpoint or the first one."""
         store = self._task.store
         if store is None:
@@ -202,10 +204,10 @@ class Training:
         found = await store.load()
         return await self._host.offload(self._open, found)
 
-    def _open(self, found: Learned | None) -> tuple[Rows, Learned]:
+    def _open(self, found: Learned | None) -> tuple[RowFile, Learned]:
         """Open the rows, and the checkpoint in the folder unless a state was found. Blocking."""
         task, files = self._task, self._host.files
-        rows = Rows(files, task.folder / "rows", task.data)
+        rows = RowFile(files, task.folder / "rows", task.data)
         if found is None:
             found = checkpoint.load(files, self._path, task.settings, task.shapes, task.digest)
         return rows, found or self._begun()
@@ -217,7 +219,7 @@ class Training:
             found.tensors.update(joint.lora.frozen)
         return found
 
-    async def _step(self, learned: Learned, rows: Rows, order: Order) -> None:
+    async def _step(self, learned: Learned, rows: RowFile, order: RowSchedule) -> None:
         """Compute one step, and apply it."""
         began = self._host.now()
         batch = await self._host.offload(rows.batch, order.rows(learned.step))
@@ -226,7 +228,7 @@ class Training:
         if self._together is not None:
             self._together.spent(self._host.now() - began)
 
-    async def _note(self, learned: Learned, rows: Rows, order: Order) -> None:
+    async def _note(self, learned: Learned, rows: RowFile, order: RowSchedule) -> None:
         """Add the last step to the curve, unless an earlier run has, with the held-out loss if it
         is due.
 
@@ -269,7 +271,7 @@ class Training:
                 self._say(why)
         raise Diverged(learned.step + 1, why)
 
-    async def _look(self, learned: Learned, rows: Rows, order: Order) -> float | None:
+    async def _look(self, learned: Learned, rows: RowFile, order: RowSchedule) -> float | None:
         """Measure the held-out loss if it is due, and remember the adapter if it is the best."""
         settings, step = self._settings, learned.step
         if learned.round is not None:

@@ -25,7 +25,7 @@ from ...engine.families import Architecture
 from ...errors import TaskError
 from ..averaging.averager import AveragingNode
 from ..averaging.codecs import Codec
-from ..averaging.lora import Lora
+from ..averaging.lora import LoraTensors
 from ..interface import TensorName, TuningChain
 from . import checkpoint, defaults
 from .checkpoint import run_digest
@@ -34,18 +34,18 @@ from .encoding import Encoder, Note, write_rows
 from .errors import Damaged, TuningError
 from .folder import write_peft
 from .optimiser import Array, Learned
-from .plan import Counts, Errand, Plan, PlanFile
+from .plan import Counts, Errand, PlanFile, TuningPlan
 from .rows import RowsWriter
 from .settings import TuningSettings, Wishes, check_wishes, row_length, settle
 from .together import Joint
-from .training import Progress, Task, Training
+from .training import Progress, Task, TuningRun
 
 _ID_BYTES: Final = 6
 _ID: Final = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 _LEAST: Final = 4  # digits of an id that identify a fine-tuning
 
 
-class Chains(Protocol):
+class ChainSource(Protocol):
     """Source of chains that compute the layers of a model."""
 
     def chain(self, root: str, arch: Architecture) -> TuningChain: ...
@@ -93,7 +93,7 @@ class Elsewhere(Protocol):
 class Surroundings:
     """What fine-tunings use of their node."""
 
-    chains: Chains
+    chains: ChainSource
     arch_of: ArchOf
     publish: Publish
     named: Named
@@ -134,7 +134,7 @@ class Tuning:
 
     id: str
     file: PlanFile
-    plan: Plan
+    plan: TuningPlan
     progress: Progress = field(default_factory=Progress)
     curve: Curve | None = None
     scope: trio.CancelScope | None = None  # of the current run
@@ -233,8 +233,11 @@ class Tunings:
             seed = int.from_bytes(self._host.entropy(4))
             settings = settle(ask.wishes, model.root, model.arch, writer.length, writer.rows, seed)
             data = await writer.finish()
-            plan = Plan(ask.model, str(ask.source), name, out, settings, data, Counts.of(report),
-                        self._host.wall(), "running", moves=ask.moves)  # fmt: skip
+            plan = TuningPlan(
+                *(ask.model, str(ask.source), name, out, settings, data),
+                *(Counts.of(report), self._host.wall(), "running"),
+                moves=ask.moves,
+            )
             await self._host.offload(file.write, plan)
         except BaseException as error:
             with trio.CancelScope(shield=True):
@@ -465,7 +468,7 @@ class Tunings:
         task = Task(settings, module_shapes(arch), tuning.folder, tuning.plan.data, joint)
         chain = self._around.chains.chain(settings.root, arch)
         try:
-            return await Training(self._host, task, chain, curve, tuning.progress).run()
+            return await TuningRun(self._host, task, chain, curve, tuning.progress).run()
         finally:
             with trio.move_on_after(defaults.RETRY[0]) as leaving:
                 leaving.shield = True
@@ -550,7 +553,7 @@ class Tunings:
         node, nursery = self._around.averaging, self._nursery
         if node is None or nursery is None:
             raise TuningError("no-averaging", "this node cannot average with others")
-        lora = Lora(
+        lora = LoraTensors(
             settings.together, settings.terms, arch, codec=Codec("int8"),
             inner_steps=settings.every,
         )  # fmt: skip
@@ -622,7 +625,7 @@ def _not_active(tuning: Tuning) -> TuningError:
     )
 
 
-def _progress_of(plan: Plan) -> Progress:
+def _progress_of(plan: TuningPlan) -> Progress:
     """Return the progress that the last run has left."""
     return Progress(
         plan.reached, plan.loss, plan.held_out, plan.best, plan.best_step, saved=plan.reached

@@ -12,7 +12,7 @@ import trio.testing
 from shoal.dht.content.chunkstore import ChunkStore
 from shoal.dht.defaults import STORED_AT_ONCE, STORED_TOGETHER
 from shoal.dht.errors import ChunkCorrupt, ModelError
-from shoal.dht.exchange.intake import Arrival, Intake
+from shoal.dht.exchange.intake import Intake, UnverifiedChunk
 from shoal.transport.identity import PeerId
 
 from ..models import FakeHost
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.trio
 PEER = PeerId("peer")
 
 
-def arrival(number: int, *, wrong: bool = False) -> Arrival:
+def arrival(number: int, *, wrong: bool = False) -> UnverifiedChunk:
     data = number.to_bytes(4) * 1000
-    return Arrival(PEER, hashlib.sha256(data).hexdigest(), data[1:] if wrong else data)
+    return UnverifiedChunk(PEER, hashlib.sha256(data).hexdigest(), data[1:] if wrong else data)
 
 
 class Slow:
@@ -45,7 +45,7 @@ class Slow:
 
 
 async def stored(
-    folder: Path, arrivals: Sequence[Arrival]
+    folder: Path, arrivals: Sequence[UnverifiedChunk]
 ) -> tuple[dict[str, ModelError | None], Slow, ChunkStore]:
     host = Slow(FakeHost(inline=True))
     store = ChunkStore(host.host, folder, reserve=0)
@@ -53,7 +53,7 @@ async def stored(
     found: dict[str, ModelError | None] = {}
     done = trio.Event()
 
-    def tell(arrival: Arrival, error: ModelError | None) -> None:
+    def tell(arrival: UnverifiedChunk, error: ModelError | None) -> None:
         assert arrival.digest not in found
         found[arrival.digest] = error
         if len(found) == len(arrivals):

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from shoal.dht.kademlia import answering
-from shoal.dht.kademlia.answering import Answering
+from shoal.dht.kademlia.answering import DhtHandlers
 from shoal.dht.kademlia.messages import Aged, StoreRequest, decode_codes
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
@@ -23,14 +23,14 @@ class Wall(RealHost):
         return WALL
 
 
-def serving(ip: str, store: RecordStore, closed: Callable[..., None] = print) -> Answering:
+def serving(ip: str, store: RecordStore, closed: Callable[..., None] = print) -> DhtHandlers:
     """Return a server that sees this address for each peer; `closed` is called on closed links."""
     own = contact(0)
     endpoint = SimpleNamespace(
         handle=lambda method, handler: None,
         link=lambda peer: SimpleNamespace(address=(ip, 1), peer=peer, close=closed),
     )
-    return Answering(
+    return DhtHandlers(
         cast(Any, Wall()),
         cast(Any, endpoint),
         Table(own.key, entropy()),

@@ -6,7 +6,7 @@ from shoal.dht import defaults
 from shoal.dht.kademlia.messages import Aged, StoreRequest
 from shoal.dht.lookup.diallimiter import DialLimiter
 from shoal.dht.lookup.query import Querier
-from shoal.dht.publishing.parcels import Parcels, Published, StoreQuery
+from shoal.dht.publishing.parcels import Published, StoreQuery, WalkMessages
 from shoal.dht.records.contact import Contact
 from tests.dht.nodes import blob, contacts, entropy, record
 
@@ -19,7 +19,7 @@ class Sender:
     def __init__(self, limiter: DialLimiter | None = None, linked: bool = False) -> None:
         self.result = Published(ONE)
         querier = Querier(entropy(), linked=lambda peer: linked)
-        self.parcels = Parcels({ONE.place: self.result}, querier, limiter)
+        self.parcels = WalkMessages({ONE.place: self.result}, querier, limiter)
         self.ended: list[Contact] = []
 
     def put(self, contact: Contact) -> StoreQuery:

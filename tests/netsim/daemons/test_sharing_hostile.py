@@ -11,12 +11,12 @@ from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.tasks.sharing import defaults
 from shoal.tasks.sharing.messages import (
-    Figures,
+    AnswerEnd,
+    ConversationTurn,
     FrameKind,
     Frames,
     ShareAsk,
     ShareBody,
-    Turn,
     pack_body,
     pack_frame,
 )
@@ -31,8 +31,8 @@ from tests.fake_engine import Asked, FakeEngine
 from .test_sharing import TEXT, engine, offered, run, share
 
 Behave = Callable[[Stream], Awaitable[None]]
-BODY = pack_body(ShareBody(messages=(Turn("user", "Hello"),)))
-END = pack_frame(FrameKind.END, pack(Figures("stop", 1, 1)))
+BODY = pack_body(ShareBody(messages=(ConversationTurn("user", "Hello"),)))
+END = pack_frame(FrameKind.END, pack(AnswerEnd("stop", 1, 1)))
 
 
 async def two(world: World) -> tuple[DaemonHandle, DaemonHandle]:
@@ -124,7 +124,7 @@ async def test_implausible_figures_are_cut(world: World) -> None:
     async def on_ask(incoming: IncomingStream) -> None:
         await incoming.stream.receive(65536)
         await incoming.stream.send(pack_frame(FrameKind.TEXT, b"One"))
-        await incoming.stream.send(pack_frame(FrameKind.END, pack(Figures("stop", 2**24, 2**24))))
+        await incoming.stream.send(pack_frame(FrameKind.END, pack(AnswerEnd("stop", 2**24, 2**24))))
         await trio.sleep(60)
 
     async with engine(sharer):

@@ -33,11 +33,11 @@ from shoal.tasks.tuning.defaults import (
 from shoal.tasks.tuning.interface import AdapterTensors, Batch, Gradients, TensorName
 from shoal.tasks.tuning.messages import (
     FRAME_HEAD,
-    Close,
-    Open,
     RunPass,
     Said,
     SetTensors,
+    TuneClose,
+    TuneOpen,
     frame,
     frame_size,
     parse_frame,
@@ -261,7 +261,7 @@ class Attacker:
         return {name: each for name, each in adapter().tensors.items() if name.layer < 3}
 
     async def open(self, name: bytes, **changes: Any) -> None:
-        message = Open(name, EMBEDDED_ROOT, self.parts, "float32", adapter().terms)
+        message = TuneOpen(name, EMBEDDED_ROOT, self.parts, "float32", adapter().terms)
         header = {**message.header(), **changes}
         await self.courier.call(self.stage.peer, "tune.open", header, timeout=20)
 
@@ -354,7 +354,7 @@ def test_tunings_of_one_trainer_are_bounded_and_end() -> None:
         assert refused.value.code == "session-exists"
         stage = attacker.stage.node.compute.tuning_stage
         await attacker.courier.call(
-            attacker.stage.peer, "tune.close", Close(bytes(16)).header(), timeout=5
+            attacker.stage.peer, "tune.close", TuneClose(bytes(16)).header(), timeout=5
         )
         assert stage.tunings == TUNINGS_PER_PEER - 1
         await trio.sleep(1.2 * TUNING_IDLE)
@@ -472,7 +472,7 @@ def test_opening_one_name_many_times_leaves_nothing_in_the_engine() -> None:
                 nursery.start_soon(one)
         assert sorted(codes) == ["ok", *3 * ["session-exists"]]
         await attacker.courier.call(
-            attacker.stage.peer, "tune.close", Close(NAME).header(), timeout=20
+            attacker.stage.peer, "tune.close", TuneClose(NAME).header(), timeout=20
         )
         assert await _open_in(attacker) == 0
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from shoal.netsim.clock import Events
 from shoal.netsim.nat.kinds import build
-from shoal.netsim.network.gateway import GatewayPlace, Router
+from shoal.netsim.network.gateway import GatewayPlace, SubnetRouter
 from shoal.netsim.network.link import LinkSpec
 from shoal.netsim.network.network import Attachment, Network, Subnet
 from shoal.netsim.network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
@@ -44,7 +44,7 @@ class Wire:
         self.trace = Trace(keep=True)
         self.network = Network(self.events, RandomStreams(seed), self.trace)
         self.internet = Subnet(self.network, "internet", 0.0)
-        self.gate: Router = build(
+        self.gate: SubnetRouter = build(
             kind, GatewayPlace(self.network, "gate", self.internet, GATE, link), knobs
         )
         self.inner = Plug("inner")

@@ -10,7 +10,7 @@ from shoal.netsim.population.latency import (
     ENDS_MS,
     MAX_SITES,
     SAME_SITE_S,
-    Matrix,
+    LatencyMatrix,
     cities,
     matrix,
     planetlab,
@@ -137,7 +137,7 @@ def test_the_core_matrix_is_of_this_earth() -> None:
 
 
 def test_a_world_takes_a_matrix() -> None:
-    world = World(latency=Matrix(matrix().sites, [[0.0, 80.0], [80.0, 0.0]]))
+    world = World(latency=LatencyMatrix(matrix().sites, [[0.0, 80.0], [80.0, 0.0]]))
     a, b = world.host("a", site=0), world.host("b", site=1)
     plugs = a.attachments[0], b.attachments[0]
     assert world.internet.latency(*plugs) == pytest.approx(0.04)
@@ -148,7 +148,7 @@ needs_traces = pytest.mark.skipif(
 )
 
 
-def round_trips(places: Matrix) -> list[float]:
+def round_trips(places: LatencyMatrix) -> list[float]:
     """Return the 5th to the 95th percentile, in ms."""
     return [2000 * quantile(places.one_way(), share) for share in SHARES]
 

@@ -6,14 +6,14 @@ import pytest
 import trio
 from trio import socket
 
-from shoal.netsim.network.gateway import Router
+from shoal.netsim.network.gateway import SubnetRouter
 from shoal.netsim.network.packet import ICMP, Icmp
 from shoal.netsim.sockets.icmp import IcmpStack
 from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 
-def refused(world: World, behind: Router | None, target: Any) -> bool:
+def refused(world: World, behind: SubnetRouter | None, target: Any) -> bool:
     """Whether a connected socket behind `behind` learns that port 9 of `target` is closed."""
     host = world.host("asker", behind=behind)
 

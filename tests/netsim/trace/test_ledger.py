@@ -1,12 +1,12 @@
 """Counting a trace: the same digest as without, and the sums of its records."""
 
-from shoal.netsim.trace.trace import RECEIVED, SENT, Ledger, Trace
+from shoal.netsim.trace.trace import RECEIVED, SENT, CountingTrace, Trace
 
 A, B = ("11.0.1.1", 5), ("11.0.2.1", 7)
 
 
 def test_sums_by_host_and_reason() -> None:
-    ledger, plain = Ledger(), Trace()
+    ledger, plain = CountingTrace(), Trace()
     for trace in (ledger, plain):
         for number in range(5000):
             trace.add((number / 10, SENT, "a", 17, A, B, 100, "task"))

@@ -3,13 +3,13 @@
 import pytest
 
 from shoal.node.daemon.memory import memory_condition
-from shoal.transport.host.seam import Machine
+from shoal.transport.host.seam import MachineFigures
 
 MIB, GIB = 2**20, 2**30
 
 
-def machine(available: int) -> Machine:
-    return Machine(4, 16 * GIB, available, "Linux", "x86_64")
+def machine(available: int) -> MachineFigures:
+    return MachineFigures(4, 16 * GIB, available, "Linux", "x86_64")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from shoal.state import defaults
 from shoal.state.feeds.entry import Proof
 from shoal.state.feeds.pending import PendingChanges
-from shoal.state.feeds.store import Drop, FeedCut, Forget, Put, Store, Work
+from shoal.state.feeds.store import DeleteFeeds, Drop, FeedCut, Put, Store, Work
 
 from ..chains import chain, identity, name, sealed
 from .test_store import Place
@@ -53,14 +53,16 @@ def test_memory_is_bounded() -> None:
     assert held.add(Put(entries[4:5]))
     few = PendingChanges(limit=10 * defaults.HELD_WORK)
     assert sum(few.add(Drop([identity(1).peer])) for _ in range(20)) == 10
-    assert not PendingChanges(limit=5000).add(Forget([name(number) for number in range(1, 100)]))
+    assert not PendingChanges(limit=5000).add(
+        DeleteFeeds([name(number) for number in range(1, 100)])
+    )
 
 
 def test_removed_entries_are_not_read() -> None:
     """Fails if only new entries are looked up: removed stored entries would be read in their
     place."""
     old, new, held = chain(1, 4), chain(1, 3, salt=b"x"), PendingChanges(10**6)
-    away: list[Work] = [Forget([name(1)]), Drop([identity(1).peer])]
+    away: list[Work] = [DeleteFeeds([name(1)]), Drop([identity(1).peer])]
     for work in away:
         held.add(work)
         assert held.removes(name(1)) and not held.removes(name(2))
@@ -143,7 +145,7 @@ def a_change(draw: Random, store: Store) -> Work:
     if does == 0:
         return Drop([feed.author])
     if does == 1:
-        return Forget([feed])
+        return DeleteFeeds([feed])
     if does == 2 and there:
         return FeedCut(feed, draw.choice(there))
     epoch = draw.choice((1, 2))

@@ -17,7 +17,7 @@ from shoal.state.feeds import store as store_file
 from shoal.state.feeds import stored as stored_file
 from shoal.state.feeds.entry import FORKED, Proof
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.feeds.store import Drop, FeedCut, Forget, Put, Store, Work
+from shoal.state.feeds.store import DeleteFeeds, Drop, FeedCut, Put, Store, Work
 from shoal.state.feeds.stored import StoredFeed
 from shoal.transport.errors import DatabaseDamaged, HostError
 from shoal.transport.host.real import RealHost
@@ -173,7 +173,7 @@ def test_dropped_authors_leave_nothing() -> None:
         for number in range(1, 4):
             done(store, *(Put(chain(number, 2, kind=kind)) for kind in KINDS))
         done(store, Proof.of(chain(2, 1, kind="jobs")[0], chain(2, 1, kind="jobs", salt=b"x")[0]))
-        done(store, Drop([identity(2).peer, identity(9).peer]), Forget([name(3, "jobs")]))
+        done(store, Drop([identity(2).peer, identity(9).peer]), DeleteFeeds([name(3, "jobs")]))
         found = {(feed.name.author, feed.name.kind) for feed in everything(store)}
         assert found == {(identity(1).peer, kind) for kind in KINDS} | {
             (identity(3).peer, kind) for kind in KINDS if kind != "jobs"

@@ -17,7 +17,7 @@ from shoal.transport.handshake.hello import (
     confirm,
     invitation_ident,
 )
-from shoal.transport.lane.events import Windows
+from shoal.transport.lane.events import GrantedLimits
 from tests.state.fake_feeds import FakeNetwork, at_once
 from tests.state.group.people import CLIENT, Follower, Person
 
@@ -41,7 +41,7 @@ def hello(admission: Admission, binding: Binding) -> Hello:
     assert admission.secret is not None
     secrets = (admission.secret, *admission.further)
     first, *further = (each.prove("dialler", binding) for each in secrets)
-    told = Hello((1, 1), b"i" * 16, Windows(1, 1, 1), admission.swarm, token=first,
+    told = Hello((1, 1), b"i" * 16, GrantedLimits(1, 1, 1), admission.swarm, token=first,
                  further=tuple(further))  # fmt: skip
     return Hello.decode(told.encode())
 
@@ -110,11 +110,11 @@ def test_the_dialler_checks_the_same_of_the_listener() -> None:
     assert not isinstance(judged, str)
     _, secret = judged
     assert secret is not None
-    answer = Hello((1, 1), b"i" * 16, Windows(1, 1, 1), listener.swarm,
+    answer = Hello((1, 1), b"i" * 16, GrantedLimits(1, 1, 1), listener.swarm,
                    token=secret.prove("listener", binding))  # fmt: skip
     assert confirm(dialler, answer, binding) == Admitted(SWARM, mark_of(OLD))
     stranger = Binding(b"e" * 32, FRIEND.peer, STRANGER.peer)
-    forged = Hello((1, 1), b"i" * 16, Windows(1, 1, 1), listener.swarm,
+    forged = Hello((1, 1), b"i" * 16, GrantedLimits(1, 1, 1), listener.swarm,
                    token=secret.prove("listener", stranger))  # fmt: skip
     assert confirm(dialler, forged, stranger) == "not-a-member"
 

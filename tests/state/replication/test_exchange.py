@@ -19,8 +19,8 @@ from shoal.state.replication.gossip import (
     NEWS,
     PULL,
     Compare,
-    Heads,
     HeadsQuestion,
+    HeadsReply,
     Pulled,
     Told,
     encode_heads,
@@ -369,7 +369,7 @@ def test_a_forged_entry_ends_the_link() -> None:
 def test_false_offers_and_empty_replies_delay_no_other_peer() -> None:
     one = at_once(liar({PULL: Pulled([], more=True).encode()}))
     assert one.blamed == []
-    high = Heads([Told(Writer(2).key, *MEMBER, 7, 7, bytes(HASH_BYTES))]).encode()
+    high = HeadsReply([Told(Writer(2).key, *MEMBER, 7, 7, bytes(HASH_BYTES))]).encode()
     assert at_once(liar({HEADS: high})).blamed == []
 
 

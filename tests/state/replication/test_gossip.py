@@ -14,8 +14,8 @@ from shoal.state.feeds.entry import FORKED, Head
 from shoal.state.replication.gossip import (
     Compare,
     Compared,
-    Heads,
     HeadsQuestion,
+    HeadsReply,
     Pulled,
     Told,
     decode_heads,
@@ -45,7 +45,7 @@ def test_all_messages_survive_encoding() -> None:
         assert Compared.decode(none.encode()) == none
     ask = HeadsQuestion({PLOT: b"\x00\x07"}, KEY)
     assert HeadsQuestion.decode(ask.encode()) == ask
-    assert Heads.decode(Heads(heads, more=True).encode()) == Heads(heads, more=True)
+    assert HeadsReply.decode(HeadsReply(heads, more=True).encode()) == HeadsReply(heads, more=True)
     pulled = Pulled([(b"one",), (b"two", b"three")], more=True)
     assert Pulled.decode(pulled.encode()) == pulled
 
@@ -75,7 +75,7 @@ DECODERS = (
     Compare.decode,
     Compared.decode,
     HeadsQuestion.decode,
-    Heads.decode,
+    HeadsReply.decode,
     Pulled.decode,
 )
 BAD: list[Any] = [
@@ -106,7 +106,7 @@ def test_truncated_and_extended_messages_are_refused() -> None:
         Compare.decode: Compare(MARK, {PLOT: MARK}, frozenset((PLOT,))).encode(),
         Compared.decode: Compared({PLOT: MARK}, {PLOT: {1: MARK}}).encode(),
         HeadsQuestion.decode: HeadsQuestion({PLOT: b"\x01"}).encode(),
-        Heads.decode: Heads([told(KEY, PLOT, None)]).encode(),
+        HeadsReply.decode: HeadsReply([told(KEY, PLOT, None)]).encode(),
         Pulled.decode: Pulled([(b"one",)]).encode(),
     }
     for decode, payload in messages.items():

@@ -13,7 +13,7 @@ from shoal.state.views.tuning import (
     OfferFact,
     StateFact,
     StepFact,
-    Tunings,
+    TuningFacts,
     offer_fact,
     state_fact,
     step_fact,
@@ -29,7 +29,7 @@ STATE = StateFact("11" * 32, "33" * 32)
 
 
 def test_facts_come_back() -> None:
-    view = Tunings()
+    view = TuningFacts()
     watch = view.watch()
     view.changed(NAME, f"{RUN}/here", {})
     view.changed(NAME, f"{RUN}/offer", offer_fact(OFFER))
@@ -62,7 +62,7 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("how", BAD)
 def test_malformed_facts_count_as_absent(how: str) -> None:
-    view, fact = Tunings(), step_fact(STEP)
+    view, fact = TuningFacts(), step_fact(STEP)
     BAD[how](fact)
     view.changed(NAME, f"{RUN}/3/0", fact)
     assert view.bad == 1 and view.get((RUN, ME.peer)) is None
@@ -71,13 +71,13 @@ def test_malformed_facts_count_as_absent(how: str) -> None:
 @pytest.mark.parametrize("field", ["step", "root"])
 @pytest.mark.parametrize("value", [None, "11" * 32, b"x" * 31])
 def test_malformed_states_count_as_absent(field: str, value: object) -> None:
-    view = Tunings()
+    view = TuningFacts()
     view.changed(NAME, f"{RUN}/state", {**state_fact(STATE), field: value})
     assert view.bad == 1 and view.get((RUN, ME.peer)) is None
 
 
 @pytest.mark.parametrize("key", [RUN, "x/here", f"{RUN}/there", f"{RUN}/123/0", f"{RUN}/1/10", "/"])
 def test_other_keys_are_skipped(key: str) -> None:
-    view = Tunings()
+    view = TuningFacts()
     view.changed(NAME, key, step_fact(STEP))
     assert view.bad == 1

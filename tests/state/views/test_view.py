@@ -10,7 +10,7 @@ import trio.testing
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.view import Change, View, Watch, read_whole
+from shoal.state.views.view import View, ViewChange, ViewWatch, read_whole
 from shoal.transport.identity import PeerId
 
 
@@ -78,7 +78,7 @@ def test_a_forgotten_feed_no_longer_counts() -> None:
     assert (view.get("a"), view.get("b")) == (0, 0) and not view._facts
 
 
-def told(watch: Watch[str, int]) -> list[Change[str, int]]:
+def told(watch: ViewWatch[str, int]) -> list[ViewChange[str, int]]:
     found = []
     while (change := watch.next_now()) is not None:
         found.append(change)
@@ -89,11 +89,11 @@ def test_changes_of_one_subject_are_merged() -> None:
     view = Sums()
     early, late = view.watch(), view.watch()
     view.changed(ALICE, "a", {"n": 1})
-    assert told(early) == [Change("a", 1)]
+    assert told(early) == [ViewChange("a", 1)]
     for n in range(2, 9):
         view.changed(ALICE, "a", {"n": n})
         view.changed(BOB, "b", {"n": n})
-    assert told(early) == told(late) == [Change("a", 8), Change("b", 8)]
+    assert told(early) == told(late) == [ViewChange("a", 8), ViewChange("b", 8)]
     assert not told(late)
 
 
@@ -103,9 +103,9 @@ def test_a_slow_watcher_is_bounded_and_learns_that_it_missed_changes() -> None:
     for number in range(10 * defaults.WATCHED):
         view.changed(ALICE, str(number), {"n": 1})
         assert len(watch) <= defaults.WATCHED
-    assert told(watch) == [Change(None, None)]
+    assert told(watch) == [ViewChange(None, None)]
     view.changed(ALICE, "a", {"n": 3})
-    assert told(watch) == [Change("a", 3)]
+    assert told(watch) == [ViewChange("a", 3)]
 
 
 def test_a_watch_without_its_bound_holds_all_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_an_abandoned_watch_costs_nothing() -> None:
 @pytest.mark.trio
 async def test_a_watcher_sleeps_until_something_changes() -> None:
     view = Sums()
-    seen: list[Change[str, int]] = []
+    seen: list[ViewChange[str, int]] = []
 
     async def look() -> None:
         async for change in view.watch():
@@ -142,10 +142,10 @@ async def test_a_watcher_sleeps_until_something_changes() -> None:
         view.changed(ALICE, "a", {"n": 1})
         view.changed(ALICE, "a", {"n": 2})
         await trio.testing.wait_all_tasks_blocked()
-        assert seen == [Change("a", 2)]
+        assert seen == [ViewChange("a", 2)]
         view.changed(ALICE, "a", None)
         await trio.testing.wait_all_tasks_blocked()
-        assert seen[1:] == [Change("a", 0)]
+        assert seen[1:] == [ViewChange("a", 0)]
         nursery.cancel_scope.cancel()
 
 
@@ -157,4 +157,4 @@ async def test_a_busy_view_does_not_keep_its_watcher_from_being_cancelled() -> N
     with trio.CancelScope() as scope:
         scope.cancel()
         await anext(watch)
-    assert scope.cancelled_caught and told(watch) == [Change("a", 1)]
+    assert scope.cancelled_caught and told(watch) == [ViewChange("a", 1)]

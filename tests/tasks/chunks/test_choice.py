@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from shoal.tasks.chunks.choice import Choice, compute_seconds, fetch_seconds, worthwhile
+from shoal.tasks.chunks.choice import FetchAmount, compute_seconds, fetch_seconds, worthwhile
 from shoal.tasks.chunks.naming import CHUNK
 from shoal.tasks.costs.rates import LinkRates
 from shoal.tasks.costs.shardcosts import ShardCosts
@@ -37,7 +37,7 @@ def test_later_chunks_may_be_worth_fetching_where_early_ones_are_not() -> None:
 
 
 def test_nothing_is_fetched_where_nothing_is_known_or_there() -> None:
-    assert worthwhile(ShardCosts(), LinkRates(), BYTES, 0, 5) == Choice(0, 0.0, 0.0)
+    assert worthwhile(ShardCosts(), LinkRates(), BYTES, 0, 5) == FetchAmount(0, 0.0, 0.0)
     assert worthwhile(TINYLLAMA, LinkRates(), BYTES, 0, 0).chunks == 0
 
 

@@ -8,7 +8,7 @@ import trio
 
 from shoal.dht.kv.index import KvFound, KvProvider
 from shoal.tasks.chunks import connector as module
-from shoal.tasks.chunks.connector import ChunkConnector, Surroundings, Wanted
+from shoal.tasks.chunks.connector import ChunkConnector, NodeFunctions, WantingSession
 from shoal.tasks.chunks.naming import CHUNK
 from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.defaults import CHUNK_LOOK_SHARE, CHUNK_RATE_AGE, CHUNK_SHY
@@ -49,7 +49,7 @@ class World:
         self.engine = TakingEngine()
         anything: Any = self
         host: Any = FakeHost()
-        around = Surroundings(anything.connect, lambda *_: [GIVER.peer], self.trusted.__contains__)
+        around = NodeFunctions(anything.connect, lambda *_: [GIVER.peer], self.trusted.__contains__)
         self.connector = ChunkConnector(
             host, TAKER.peer, anything.engine, anything, self.pair.store, around
         )
@@ -74,8 +74,8 @@ class World:
     def refute(self, peer: PeerId) -> None:
         self.refuted.append(peer)
 
-    def wanted(self, **changes: Any) -> Wanted:
-        first = Wanted(b"s" * 16, origin(), self.pair.names, 0, False, CODEC.shape, COSTS)
+    def wanted(self, **changes: Any) -> WantingSession:
+        first = WantingSession(b"s" * 16, origin(), self.pair.names, 0, False, CODEC.shape, COSTS)
         return replace(first, **changes)
 
     async def brought(self, **changes: Any) -> tuple[int, PeerId | None]:

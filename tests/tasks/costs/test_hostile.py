@@ -6,20 +6,32 @@ from random import Random
 import pytest
 
 from shoal.state.membership.record import Capacity, DeviceSpeed, ShardRecord
-from shoal.tasks.costs.chain import Stage, chain_times, window_times
+from shoal.tasks.costs.chain import CostedStage, chain_times, window_times
 from shoal.tasks.costs.links import between, link_rates
 from shoal.tasks.costs.members import member_rates
 from shoal.tasks.costs.steps import shard_costs
 from shoal.tasks.costs.tracker import Expected, Trackers
-from shoal.tasks.costs.work import Attention, ShardWork
+from shoal.tasks.costs.work import AttentionWork, ShardWork
 from tests.tasks.costs.linkstatus import status
 
 WORKS = (
     ShardWork("float32", 1, 1, 1, 0, 0.0, (), 0, 0, 0, 1),
     ShardWork(
-        "int4", 4096, 10**13, 10**13, 10**14, 0.01, (Attention(4096, 10**9, 10**6),), 10**9, 9, 9, 8
+        "int4",
+        4096,
+        10**13,
+        10**13,
+        10**14,
+        0.01,
+        (AttentionWork(4096, 10**9, 10**6),),
+        10**9,
+        9,
+        9,
+        8,
     ),
-    ShardWork("bfloat16", 22, 10**9, 10**9, 0, 0.0, (Attention(0, 9000, 900),), 0, 99, 99, 4096),
+    ShardWork(
+        "bfloat16", 22, 10**9, 10**9, 0, 0.0, (AttentionWork(0, 9000, 900),), 0, 99, 99, 4096
+    ),
 )
 CLAIMS = (0.0, 5e-324, 1e-12, 1.0, 1e9, 1e13, 1e24)  # what facts can contain
 SECONDS = (0.0, 5e-324, 1e-9, 0.01, 3600.0)
@@ -56,7 +68,7 @@ def test_claims_give_finite_times(seed: int) -> None:
             )
             for _ in range(2)
         ]
-        chain = [Stage(work, rates, links[0]), Stage(work, rates, between(*links))]
+        chain = [CostedStage(work, rates, links[0]), CostedStage(work, rates, between(*links))]
         times = chain_times(chain, links[1], random.choice((1, 513, 10**6)), 0)
         window = window_times(chain, links[1], 5, 10**6)
         for each in (*times, *window):

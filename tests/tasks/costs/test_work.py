@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.tasks.costs.work import ModelWork, Rows
+from shoal.tasks.costs.work import EqualRows, ModelWork
 from shoal.tasks.engine.families import Config, architecture, weight_bytes
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.engine.layouts import INT4, INT8, Layouts
@@ -43,7 +43,7 @@ MIXTURE: Config = {
 def test_pairs_and_positions_are_those_that_counting_finds(
     count: int, position: int, window: int
 ) -> None:
-    rows = Rows(count, position, sessions=3)
+    rows = EqualRows(count, position, sessions=3)
     seen = [
         [other for other in range(row + 1) if not window or other > row - window]
         for row in range(position, position + count)
@@ -65,7 +65,7 @@ def test_the_parts_of_a_model_add_up_to_it() -> None:
     model = ModelWork(architecture(LLAMA), "bfloat16")
     whole = model.of(Parts(True, 0, 3, True))
     parts = [model.of(Parts(True, 0, 1, False)), model.of(Parts(False, 1, 3, True))]
-    rows = (Rows(5, 100), Rows(1, 7))
+    rows = (EqualRows(5, 100), EqualRows(1, 7))
     assert whole.flops(6, 2) == sum(each.flops(6, 2) for each in parts)
     assert whole.kv_bytes(rows) == sum(each.kv_bytes(rows) for each in parts)
     assert whole.pair_flops(rows) == sum(each.pair_flops(rows) for each in parts)

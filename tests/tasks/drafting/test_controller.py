@@ -4,7 +4,7 @@ from itertools import repeat
 
 import pytest
 
-from shoal.tasks.drafting.controller import Controller, Line
+from shoal.tasks.drafting.controller import Controller, FittedLine
 from shoal.tasks.drafting.defaults import AHEAD, WINDOW
 
 
@@ -58,7 +58,7 @@ def test_fewer_guesses_when_the_load_grows_and_more_when_it_ends() -> None:
 
 
 def test_a_line_is_never_negative() -> None:
-    line = Line()
+    line = FittedLine()
     assert not line.known
     for x, y in ((0, 1.0), (10, 0.5), (20, 0.2)):
         line.note(x, y)

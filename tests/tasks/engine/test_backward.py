@@ -1,6 +1,6 @@
 """Gradients of training passes against torch's autograd on transformers' models."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,7 +8,16 @@ import torch
 
 from shoal.tasks.engine.adapters import AdapterTerms, Module, module_shapes
 from shoal.tasks.engine.compute import products
-from shoal.tasks.engine.compute.backward import head
+from shoal.tasks.engine.compute.backward import head, matrices
+from shoal.tasks.engine.compute.backward.matrices import PANEL
+from shoal.tasks.engine.compute.backward.pacing import (
+    SUMMED,
+    PassSpeed,
+    ProductRate,
+    Work,
+    product,
+    reverse,
+)
 from shoal.tasks.engine.compute.backward.shardpass import ShardTuner, _finite
 from shoal.tasks.engine.compute.model import ShardModel
 from shoal.tasks.engine.compute.native import choice
@@ -152,6 +161,34 @@ def batch(made: Checkpoint, rows: int = 3, length: int = 21) -> tuple[Any, Any]:
 def distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
     assert got.shape == wanted.shape
     return float((got - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+def test_the_pace_does_not_change_a_bit(monkeypatch: pytest.MonkeyPatch, kernels: str) -> None:
+    """A machine that is busier, or measures other rates, cuts a pass into other units."""
+    if kernels == "torch":
+        monkeypatch.setattr(choice, "kernels", lambda: None)
+    torch.manual_seed(3)
+    matrix = matrices.frozen(products.linear_of(torch.randn(1500, 96), None))
+    gradient, x, rate = torch.randn(40, 1500), torch.randn(40, 96), ProductRate(1e-9, 1e-10)
+    found, units = [], []
+    for unit_s in (1e-6, 3e-4, 10.0):
+        pace = PassSpeed(rate, rate, 1e-8, unit_s)
+        parts = [list(pace.tiles(matrix, 40, rate, step)) for step in (PANEL, SUMMED)]
+        units.append(len(parts[1]))
+        results = [done(product(matrix, x, pace)), done(reverse(matrix, gradient, pace))]
+        found.append(torch.cat([each.flatten() for each in results]))
+    assert units[0] > units[1] > units[2]
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def done(work: Work[torch.Tensor]) -> torch.Tensor:
+    """Return the result of work without pauses."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        return cast("torch.Tensor", end.value)
 
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [

@@ -57,7 +57,7 @@ def test_the_next_kernels_where_the_best_differ_from_torch(
     monkeypatch.setattr(choice, "Kernels", lambda path, name, threads: Named(name))
     monkeypatch.setattr(choice, "difference", lambda found: differs.get(found.name))
     monkeypatch.setattr(timing, "slower", lambda found, dtype: None)
-    assert choice.choice() == choice.Choice(cast(Kernels, Named("second")), differs, ANY)
+    assert choice.choice() == choice.KernelsInUse(cast(Kernels, Named("second")), differs, ANY)
     assert "not used: first attention differs from torch" in capfd.readouterr().err
 
 
@@ -114,7 +114,7 @@ def test_the_environment_chooses(
 
 def test_another_architecture_has_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    assert choice.choice() == choice.Choice(None, {}, {})
+    assert choice.choice() == choice.KernelsInUse(None, {}, {})
 
 
 def test_an_installation_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

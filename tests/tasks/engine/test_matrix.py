@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.tasks.engine.families import families, supported
-from shoal.tasks.engine.families.reader import Reader
+from shoal.tasks.engine.families.reader import JsonReader
 from shoal.tasks.engine.layouts import INT4, INT8
 from tests.tasks.engine.quantised_model import fitting_of, quantised
 from tests.tasks.engine.test_llama import CASES, TOKENS, close, differs_at_ties_only
@@ -65,5 +65,5 @@ def test_the_family_in_the_docs_can_be_read(tmp_path: Path) -> None:
         "max_position_embeddings": 96,
         "sliding_window": 9,
     }
-    arch = module.FAMILY.read(Reader(sizes))
+    arch = module.FAMILY.read(JsonReader(sizes))
     assert arch.windows == (9, 0, 9, 0) and arch.qk_norm and arch.kinds[0].rope.theta == 1e6

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.tasks.engine.defaults import PIECE_SECONDS
 from shoal.tasks.engine.wire import Header, WorkerChannel
-from shoal.tasks.engine.worker import FrameSender, Inbox
+from shoal.tasks.engine.worker import FrameInbox, FrameSender
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_request_is_noticed_while_a_background_step_is_computed(
     channels: tuple[WorkerChannel, WorkerChannel],
 ) -> None:
     ours, theirs = channels
-    inbox = Inbox(ours)
+    inbox = FrameInbox(ours)
 
     def open_(name: bytes, *, background: bool) -> Header:
         rest = b"", 0, None, "", False, False, True

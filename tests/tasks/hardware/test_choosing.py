@@ -7,7 +7,7 @@ import pytest
 from shoal.tasks.hardware.choosing import choose, must_list
 from shoal.tasks.hardware.facts import Device
 from shoal.tasks.hardware.signs import Card, Signs
-from shoal.transport.host.seam import Machine
+from shoal.transport.host.seam import MachineFigures
 
 CPU = Device("cpu", "Ryzen 7", memory_bytes=2**35)
 SMALL = Device("cuda:0", "RTX 4060", memory_bytes=2**33)
@@ -51,7 +51,7 @@ def test_the_cpu_instead_of_the_wanted_device(
     assert why_not.startswith("the engine computes on the CPU, because ")
 
 
-MACHINE = Machine(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
+MACHINE = MachineFigures(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
 SIGNS = Signs(MACHINE, "Ryzen 7", (Card("NVIDIA"),), "580.1", "2.13.0")
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from shoal.tasks.engine.compute.native.choice import Choice
+from shoal.tasks.engine.compute.native.choice import KernelsInUse
 from shoal.tasks.engine.compute.native.library import Kernels
 from shoal.tasks.hardware import devices as devices_module
 from shoal.tasks.hardware import measure
@@ -150,7 +150,7 @@ def test_kernels_in_use_come_first_with_what_torch_computes_beside_them(
         (SimpleNamespace(name="avx2"), [KernelSet("avx2", "", "bfloat16: it is faster")]),
         (None, []),
     ):
-        chosen = Choice(cast(Kernels, used), refused, slow)
+        chosen = KernelsInUse(cast(Kernels, used), refused, slow)
         monkeypatch.setattr(devices_module, "choice", lambda chosen=chosen: chosen)
         assert kernels() == (*first, KernelSet("avx512", "it lacks them"))
 

@@ -11,9 +11,9 @@ from shoal.tasks.hardware.defaults import DEVICE_TEXT_BYTES
 from shoal.tasks.hardware.signs import Card, Signs, look
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.realfiles import RealFiles
-from shoal.transport.host.seam import FolderEntry, Machine
+from shoal.transport.host.seam import FolderEntry, MachineFigures
 
-MACHINE = Machine(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
+MACHINE = MachineFigures(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
 CPUINFO = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD Ryzen 7  5700X\n"
 DRIVER = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
@@ -43,7 +43,7 @@ class OtherHost(RealHost):
     def files(self) -> RealFiles:
         return self._other
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineFigures:
         return MACHINE
 
 

@@ -7,9 +7,9 @@ import pytest
 from shoal.tasks.hardware.facts import Build, Device
 from shoal.tasks.hardware.signs import Card, Signs
 from shoal.tasks.hardware.unseen import NO_TORCH, unseen
-from shoal.transport.host.seam import Machine
+from shoal.transport.host.seam import MachineFigures
 
-MACHINE = Machine(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
+MACHINE = MachineFigures(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
 CPU = Device("cpu", "a processor")
 CUDA = Build("2.13.0+cu130", cuda="13.0")
 ON_CPU = Build("2.13.0+cpu")

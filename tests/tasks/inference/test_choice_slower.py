@@ -9,7 +9,7 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.chain import Chains
 from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.routing.beliefs import Observed, Shard, Taken, Times
+from shoal.tasks.routing.beliefs import Observed, Shard, StageTimes, Times
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_swarm import FakeHost, peer_of
 
@@ -22,7 +22,7 @@ def test_a_stage_that_was_measured_a_thousand_times_slower() -> None:
     )
     peer = peer_of(2)
     assert choice.slower(peer, ROOT, PARTS, CLAIMED) == 1.0
-    stage = Taken(Shard(peer, ROOT, PARTS), Times(CLAIMED, CLAIMED), None)
+    stage = StageTimes(Shard(peer, ROOT, PARTS), Times(CLAIMED, CLAIMED), None)
     choice._router.beliefs.observed((stage,), Observed(1.0, 0.0, 0, 1.0, 0.0, 10), 0.0)
     assert choice.slower(peer, ROOT, PARTS, CLAIMED) == pytest.approx(1000.0)
     assert choice.slower(peer_of(3), ROOT, PARTS, CLAIMED) == 1.0

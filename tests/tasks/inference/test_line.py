@@ -4,13 +4,16 @@ import pytest
 
 from shoal.tasks.defaults import BACK_FRESH, MEMORY_PATIENCE
 from shoal.tasks.errors import Overloaded
-from shoal.tasks.inference.line import Line, Place, overloaded
+from shoal.tasks.inference.line import Line, RoomRequest, overloaded
 
 ROOT = "ab" * 32
 
 
 def test_requests_stand_in_the_order_of_arrival_by_model() -> None:
-    line, places = Line(), [Place(ROOT), Place(ROOT), Place("cd" * 32), Place(ROOT)]
+    line, places = (
+        Line(),
+        [RoomRequest(ROOT), RoomRequest(ROOT), RoomRequest("cd" * 32), RoomRequest(ROOT)],
+    )
     for place in places[:3]:
         line.join(place)
     line.join(places[0])  # it keeps its place
@@ -21,7 +24,7 @@ def test_requests_stand_in_the_order_of_arrival_by_model() -> None:
 
 
 def test_whoever_would_wait_too_long_is_told_for_how_long() -> None:
-    line, places = Line(), [Place(ROOT) for _ in range(10)]
+    line, places = Line(), [RoomRequest(ROOT) for _ in range(10)]
     for place in places:
         line.join(place)
     line.told(ROOT, 10.0, 0, now=0.0)  # ten seconds for each
@@ -39,17 +42,17 @@ def test_refused_requests_come_back_one_after_another() -> None:
     line.told(ROOT, 40.0, 0, now=0.0)
     for _ in range(3):
         with pytest.raises(Overloaded) as caught:
-            line.check(Place(ROOT), 1.0)
+            line.check(RoomRequest(ROOT), 1.0)
         told.append(caught.value.retry_s)
     assert told == [40, 80, 120]
     line.told(ROOT, 40.0, 0, now=100.0)  # two of them were to be back by now
     with pytest.raises(Overloaded) as caught:
-        line.check(Place(ROOT), 100.0)
+        line.check(RoomRequest(ROOT), 100.0)
     assert caught.value.retry_s == 80
 
 
 def test_a_reply_for_a_place_further_behind_counts_for_each_before_it() -> None:
-    line, places = Line(), [Place(ROOT) for _ in range(4)]
+    line, places = Line(), [RoomRequest(ROOT) for _ in range(4)]
     for place in places:
         line.join(place)
     line.told(ROOT, 40.0, 3, now=0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.tasks.inference.slowlinks import LINKS, RATE_S, LinkRates, SlowLinks
+from shoal.tasks.inference.slowlinks import LINKS, RATE_S, RecentRates, SlowLinks
 
 PART = 1_000_000  # bytes
 
@@ -80,7 +80,7 @@ def test_a_new_link_begins_empty() -> None:
 
 
 def test_rates_are_forgotten_after_a_time_and_within_a_bound() -> None:
-    rates = LinkRates[int]()
+    rates = RecentRates[int]()
     rates.note(0, 5.0, 0.0)
     assert rates.rate(0, RATE_S - 1) == 5
     assert rates.rate(0, RATE_S) == 0

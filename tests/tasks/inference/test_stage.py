@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
-from shoal.tasks.chunks.connector import Wanted
+from shoal.tasks.chunks.connector import WantingSession
 from shoal.tasks.chunks.store import KvOrigin
 from shoal.tasks.defaults import (
     ADAPTER_LOADS,
@@ -1526,7 +1526,7 @@ class _Offered:
     def __init__(self) -> None:
         self.names: list[int] = []
 
-    async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]:
+    async def brought(self, wanted: WantingSession) -> tuple[int, PeerId | None]:
         await trio.lowlevel.checkpoint()
         return wanted.cached, None
 

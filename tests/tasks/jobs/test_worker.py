@@ -16,7 +16,7 @@ from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.crew import IdleTime, WorkTerms
 from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.results import JobOutcome, read_outcome
-from shoal.tasks.jobs.runner import Report
+from shoal.tasks.jobs.runner import ReportProgress
 from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
@@ -58,7 +58,7 @@ class Runner:
         await trio.sleep(1)
         return self.provable
 
-    async def run(self, job: Job, progress: Report) -> JobOutcome:
+    async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
         assert self.claimed(job.id), "the claim is on disk before the work begins"
         self.began.append(job.id)
         for second in range(int(WORK)):

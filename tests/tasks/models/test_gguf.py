@@ -13,7 +13,13 @@ from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.models.gguf.blocks import LAYOUTS, stored_parts
 from shoal.tasks.models.gguf.config import Metadata, config_of
-from shoal.tasks.models.gguf.header import HEADER_LIMIT, KINDS, METADATA_LIMIT, Kind, read_header
+from shoal.tasks.models.gguf.header import (
+    HEADER_LIMIT,
+    KINDS,
+    METADATA_LIMIT,
+    TensorType,
+    read_header,
+)
 from shoal.tasks.models.gguf.model import gguf_model
 from shoal.tasks.models.output import Converted, Output, floats_of, write_folder
 from shoal.tasks.models.quantise import values
@@ -58,7 +64,7 @@ def small(kinds: list[str] | None = None, family: str = "llama", **change: Any) 
     return model_file(config, shapes, kinds or ["Q4_K"], family=family)
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> TensorType:
     return KINDS[NUMBERS[name]]
 
 
@@ -278,13 +284,13 @@ def test_frequencies_of_llama_3_become_its_scaling(tmp_path: Path) -> None:
     import torch
 
     from shoal.tasks.engine.compute.rotary import frequencies
-    from shoal.tasks.engine.families.reader import Reader
+    from shoal.tasks.engine.families.reader import JsonReader
     from shoal.tasks.engine.families.rope import read_rope
 
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
-    scaled = Reader({"rope_theta": 500000.0, "rope_scaling": scaling})
-    plain = Reader({"rope_theta": 500000.0})
+    scaled = JsonReader({"rope_theta": 500000.0, "rope_scaling": scaling})
+    plain = JsonReader({"rope_theta": 500000.0})
     divisors = frequencies(read_rope(plain, 131072), 64) / frequencies(
         read_rope(scaled, 131072), 64
     )

@@ -10,7 +10,7 @@ from shoal.tasks.placement.coverage import Span
 from shoal.tasks.placement.fleet import Costs, Demand, Fleet
 from shoal.tasks.placement.optimise import optimise
 from shoal.tasks.placement.plan import has_chain
-from shoal.tasks.placement.predict import Rate, rate_of, routes_of
+from shoal.tasks.placement.predict import TokenRates, rate_of, routes_of
 from shoal.tasks.placement.rules import by_memory, evenly, petals, petals_chain
 from tests.tasks.placement.fleets import costs, fleet, machine, model
 
@@ -88,8 +88,8 @@ def test_it_is_never_slower_than_the_simple_rules(seed: int) -> None:
 
 
 def test_machines_without_room_have_no_plan() -> None:
-    assert optimise(costs([machine("a", 3), machine("b", 3)])) == ({}, Rate(0, 0))
-    assert optimise(costs([])) == ({}, Rate(0, 0))
+    assert optimise(costs([machine("a", 3), machine("b", 3)])) == ({}, TokenRates(0, 0))
+    assert optimise(costs([])) == ({}, TokenRates(0, 0))
 
 
 def test_sessions_have_memory_for_their_keys_and_values() -> None:

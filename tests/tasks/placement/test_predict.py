@@ -4,7 +4,7 @@ from random import Random
 
 from shoal.tasks.placement.chains import _evenest, _within
 from shoal.tasks.placement.fleet import Costs
-from shoal.tasks.placement.predict import NOTHING, Rate, better_rate, rate_of
+from shoal.tasks.placement.predict import NOTHING, TokenRates, better_rate, rate_of
 from tests.tasks.placement.fleets import costs, machine
 
 LAYERS = 8
@@ -39,7 +39,11 @@ def test_a_rate_that_is_compared_first_is_the_same_later() -> None:
             again.__dict__.update(fresh.__dict__, rates={})
             rate = rate_of(again, spans)
             assert rate > NOTHING
-            for than in (Rate(rate.demand + 1, 0), rate, Rate(rate.demand, rate.single - 1)):
+            for than in (
+                TokenRates(rate.demand + 1, 0),
+                rate,
+                TokenRates(rate.demand, rate.single - 1),
+            ):
                 assert better_rate(fresh, spans, than) == (rate if rate > than else None)
             assert rate_of(fresh, spans) == rate
     assert rate_of(fresh, {0: (0, 3)}) == NOTHING

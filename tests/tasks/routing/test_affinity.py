@@ -2,7 +2,7 @@
 
 from shoal.tasks.engine.interface import NAME_BYTES
 from shoal.tasks.inference.names import PrefixNames
-from shoal.tasks.routing.affinity import CachedNames, Hotness, Prefix, Sent, ranked
+from shoal.tasks.routing.affinity import CachedNames, Hotness, Prefix, PrefixMemory, ranked
 from shoal.tasks.routing.defaults import HOT_WINDOW, KEY_POSITIONS, PROBE_NAMES
 from shoal.transport.identity import PeerId
 
@@ -36,7 +36,7 @@ def test_names_of_a_long_prompt_are_further_apart_and_not_more() -> None:
 
 
 def test_a_gateway_remembers_the_chains_with_the_longest_prefix() -> None:
-    sent = Sent()
+    sent = PrefixMemory()
     sent.note(prefix_of(1, 2), (A,))
     sent.note(prefix_of(1, 2, 3), (B,))
     assert sent.find(prefix_of(1, 2, 3, 4)) == {(B,): 768, (A,): 512}
@@ -45,7 +45,7 @@ def test_a_gateway_remembers_the_chains_with_the_longest_prefix() -> None:
 
 
 def test_the_memory_of_a_gateway_is_bounded_and_drops_the_oldest() -> None:
-    sent = Sent(most=4)
+    sent = PrefixMemory(most=4)
     for number in range(10):
         sent.note(prefix_of(number, 1), (A,))
     assert sent.find(prefix_of(0, 1)) == {}

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.routing.beliefs import Beliefs, Load, Observed, Shard, Taken, Times
+from shoal.tasks.routing.beliefs import Beliefs, Load, Observed, Shard, StageTimes, Times
 from shoal.tasks.routing.defaults import (
     LATE_HALF_LIFE,
     LOAD_FRESH,
@@ -27,7 +27,7 @@ def test_a_claim_counts_until_the_first_answer() -> None:
     beliefs = Beliefs()
     assert beliefs.times(shard("a"), LIAR) == LIAR
     answer = Observed(1.04, 0.04, 500, 0.05, 0.0, 20)
-    beliefs.observed([Taken(shard("a"), LIAR, 0.0)], answer, 0.0)
+    beliefs.observed([StageTimes(shard("a"), LIAR, 0.0)], answer, 0.0)
     measured = beliefs.times(shard("a"), LIAR)
     assert measured.row_s == pytest.approx(0.002, rel=0.1)
     assert measured.token_s == pytest.approx(0.05, rel=0.1)
@@ -36,7 +36,7 @@ def test_a_claim_counts_until_the_first_answer() -> None:
 
 def test_a_liar_in_a_chain_takes_what_the_measured_stages_leave() -> None:
     beliefs = Beliefs()
-    honest, liar = Taken(shard("a"), CLAIMED, None), Taken(shard("b"), LIAR, None)
+    honest, liar = StageTimes(shard("a"), CLAIMED, None), StageTimes(shard("b"), LIAR, None)
     beliefs.observed([honest], Observed(0.0, 0.0, 0, 0.05, 0.0, 50), 0.0)
     beliefs.observed([honest, liar], Observed(0.0, 0.0, 0, 0.25, 0.0, 50), 0.0)
     assert beliefs.times(shard("a"), CLAIMED).token_s == pytest.approx(0.05)
@@ -45,7 +45,7 @@ def test_a_liar_in_a_chain_takes_what_the_measured_stages_leave() -> None:
 
 def test_two_stages_that_were_never_measured_share_the_time() -> None:
     beliefs = Beliefs()
-    both = [Taken(shard("a"), CLAIMED, None), Taken(shard("b"), LIAR, None)]
+    both = [StageTimes(shard("a"), CLAIMED, None), StageTimes(shard("b"), LIAR, None)]
     beliefs.observed(both, Observed(0.0, 0.0, 0, 0.3, 0.1, 50), 0.0)
     assert beliefs.times(shard("b"), LIAR).token_s == pytest.approx(0.1)
     assert beliefs.times(shard("a"), CLAIMED).token_s == CLAIMED.token_s  # within a factor of two
@@ -53,7 +53,7 @@ def test_two_stages_that_were_never_measured_share_the_time() -> None:
 
 def test_a_machine_that_becomes_slower_is_believed_to_be_slower() -> None:
     beliefs = Beliefs()
-    slow, other = Taken(shard("a"), CLAIMED, None), Taken(shard("b"), CLAIMED, None)
+    slow, other = StageTimes(shard("a"), CLAIMED, None), StageTimes(shard("b"), CLAIMED, None)
     for each in (slow, other):
         beliefs.observed([each], Observed(1.0, 0.0, 1000, 0.05, 0.0, 50), 0.0)
     for _ in range(30):
@@ -70,14 +70,14 @@ def test_a_busy_time_makes_no_stage_slow() -> None:
     for number in range(90):
         name = "abc"[number % 3]
         took = 20.0 if name == "a" else 4.0
-        stages = [Taken(shard(name), CLAIMED, None)]
+        stages = [StageTimes(shard(name), CLAIMED, None)]
         beliefs.observed(stages, Observed(took, 0.0, 1000), 0.0)
     assert beliefs.times(shard("b"), CLAIMED) == CLAIMED
     assert beliefs.times(shard("a"), CLAIMED).row_s > 2 * CLAIMED.row_s
 
 
 def test_waits_in_busy_times_are_not_taken_for_slowness() -> None:
-    beliefs, taken = Beliefs(), [Taken(shard("a"), CLAIMED, None)]
+    beliefs, taken = Beliefs(), [StageTimes(shard("a"), CLAIMED, None)]
     for took in (9.0, 3.0, 1.2, 8.0, 8.0):
         beliefs.observed(taken, Observed(took, 0.0, 1000), 0.0)
     assert beliefs.times(shard("a"), CLAIMED).row_s == CLAIMED.row_s
@@ -85,7 +85,7 @@ def test_waits_in_busy_times_are_not_taken_for_slowness() -> None:
 
 def test_a_few_tokens_or_rows_prove_nothing() -> None:
     beliefs = Beliefs()
-    stages = [Taken(shard("a"), CLAIMED, None)]
+    stages = [StageTimes(shard("a"), CLAIMED, None)]
     beliefs.observed(stages, Observed(5.0, 0.0, 3, 9.0, 0.0, 2), 0.0)
     assert beliefs.times(shard("a"), CLAIMED) == CLAIMED
 
@@ -93,7 +93,7 @@ def test_a_few_tokens_or_rows_prove_nothing() -> None:
 def test_a_stage_that_says_it_has_no_load_is_found_out() -> None:
     """It says that nothing waits, and each prompt of 1,000 rows takes 4 s longer than that."""
     beliefs = Beliefs()
-    taken = [Taken(shard("a"), CLAIMED, 0.0)]
+    taken = [StageTimes(shard("a"), CLAIMED, 0.0)]
     beliefs.observed(taken, Observed(1.0, 0.0, 1000), 0.0)  # once it was true
     assert beliefs.late(shard("a"), 0.0) == pytest.approx(0.0, abs=1e-9)
     for number in range(3):
@@ -106,18 +106,18 @@ def test_a_stage_that_says_it_has_no_load_is_found_out() -> None:
 def test_a_stage_is_not_late_if_all_are() -> None:
     beliefs = Beliefs()
     for number in range(60):
-        taken = [Taken(shard("abc"[number % 3]), CLAIMED, 0.0)]
+        taken = [StageTimes(shard("abc"[number % 3]), CLAIMED, 0.0)]
         beliefs.observed(taken, Observed(6.0, 0.0, 1000), 0.0)
     assert [beliefs.late(shard(name), 0.0) for name in "abc"] == [0.0, 0.0, 0.0]
     for _ in range(3):
-        beliefs.observed([Taken(shard("a"), CLAIMED, 0.0)], Observed(30.0, 0.0, 1000), 0.0)
+        beliefs.observed([StageTimes(shard("a"), CLAIMED, 0.0)], Observed(30.0, 0.0, 1000), 0.0)
     assert beliefs.late(shard("a"), 0.0) > 8.0
     assert beliefs.late(shard("b"), 0.0) == 0.0
 
 
 def test_one_liar_does_not_change_what_is_usual() -> None:
     beliefs = Beliefs()
-    liar, honest = Taken(shard("a"), CLAIMED, 0.0), Taken(shard("b"), CLAIMED, 0.0)
+    liar, honest = StageTimes(shard("a"), CLAIMED, 0.0), StageTimes(shard("b"), CLAIMED, 0.0)
     for each in (liar, honest):
         beliefs.observed([each], Observed(1.0, 0.0, 1000), 0.0)
     for _ in range(8):
@@ -129,9 +129,9 @@ def test_one_liar_does_not_change_what_is_usual() -> None:
 
 def test_what_a_stage_said_beforehand_is_no_lateness() -> None:
     beliefs = Beliefs()
-    taken = [Taken(shard("a"), CLAIMED, 0.0)]
+    taken = [StageTimes(shard("a"), CLAIMED, 0.0)]
     beliefs.observed(taken, Observed(1.0, 0.0, 1000), 0.0)
-    taken = [Taken(shard("a"), CLAIMED, 4.0)]
+    taken = [StageTimes(shard("a"), CLAIMED, 4.0)]
     beliefs.observed(taken, Observed(5.0, 0.0, 1000), 1.0)
     assert beliefs.late(shard("a"), 1.0) == pytest.approx(0.0, abs=1e-9)
 

@@ -7,7 +7,7 @@ from shoal.tasks.routing.affinity import NO_PREFIX, Prefix
 from shoal.tasks.routing.beliefs import Load, Observed, Shard, Times
 from shoal.tasks.routing.defaults import PROBES_OF_REQUEST
 from shoal.tasks.routing.paths import Hop
-from shoal.tasks.routing.router import Router, View, Want
+from shoal.tasks.routing.router import GatewayView, Router, Want
 from shoal.transport.identity import PeerId
 from tests.tasks.routing.test_affinity import prefix_of
 
@@ -23,8 +23,8 @@ def hop(name: str, start: int = 0, stop: int = LAYERS) -> Hop:
 REPLICAS = [hop(f"r{number}") for number in range(8)]
 
 
-def view(claims: dict[str, Times] | None = None) -> View:
-    return View(None, lambda hop: (claims or {}).get(hop.peer, FAST), lambda peer: 0.02)
+def view(claims: dict[str, Times] | None = None) -> GatewayView:
+    return GatewayView(None, lambda hop: (claims or {}).get(hop.peer, FAST), lambda peer: 0.02)
 
 
 def want(prefix: Prefix = NO_PREFIX, rows: int = 2000, session: bytes = b"s" * 16) -> Want:
@@ -243,7 +243,7 @@ def test_the_times_of_a_stage_are_asked_once_for_a_plan() -> None:
         asked[hop.peer] += 1
         return FAST
 
-    plan = Router().plan(View(None, claimed, lambda peer: 0.02), want(), REPLICAS, 0.0)
+    plan = Router().plan(GatewayView(None, claimed, lambda peer: 0.02), want(), REPLICAS, 0.0)
     assert plan is not None
     chosen = plan.chain[0].peer
     assert asked == {hop.peer: 1 + (hop.peer == chosen) for hop in REPLICAS}
@@ -290,8 +290,8 @@ def test_a_chain_follows_the_round_trips_that_its_stages_report() -> None:
         return {"far": 0.03}.get(peer, 0.02)
 
     hops = [first, near, far]
-    plain = View(None, lambda hop: FAST, trip)
+    plain = GatewayView(None, lambda hop: FAST, trip)
     assert Router().plan(plain, want(), hops, 0.0).chain == (first, near)  # type: ignore[union-attr]
-    told = View(None, lambda hop: FAST, trip, reported=between)
+    told = GatewayView(None, lambda hop: FAST, trip, reported=between)
     assert Router().plan(told, want(), hops, 0.0).chain == (first, far)  # type: ignore[union-attr]
     assert told.trip(None, PeerId("far")) == 0.03, "its own links are measured here"

@@ -12,16 +12,16 @@ from trio.testing import assert_checkpoints
 from shoal.tasks.sharing import defaults
 from shoal.tasks.sharing.address import parse_address
 from shoal.tasks.sharing.dialects import EngineModel
-from shoal.tasks.sharing.engine import Engine, Tally
-from shoal.tasks.sharing.errors import EngineError, EngineGone
-from shoal.tasks.sharing.http import HttpResponse
-from shoal.tasks.sharing.messages import Figures, ShareAsk, ShareBody, Turn
+from shoal.tasks.sharing.engine import HttpEngine, Tally
+from shoal.tasks.sharing.errors import EngineFailed, EngineGone
+from shoal.tasks.sharing.http import EngineResponse
+from shoal.tasks.sharing.messages import AnswerEnd, ConversationTurn, ShareAsk, ShareBody
 from shoal.transport.host.real import RealHost
 from tests.fake_engine import WORDS, Asked, FakeEngine, chunk, listing, running
 
 pytestmark = pytest.mark.trio
 HOST = RealHost()
-CHAT = ShareBody(messages=(Turn("user", "Hello"),))
+CHAT = ShareBody(messages=(ConversationTurn("user", "Hello"),))
 
 
 def asking(body: ShareBody = CHAT, **more: Any) -> tuple[ShareAsk, ShareBody]:
@@ -29,12 +29,12 @@ def asking(body: ShareBody = CHAT, **more: Any) -> tuple[ShareAsk, ShareBody]:
     return ShareAsk(**{"model": "mine", "size": 1, "max_tokens": 16, "raw": raw, **more}), body
 
 
-async def model_of(fake: FakeEngine) -> tuple[Engine, EngineModel]:
-    engine = Engine(HOST, parse_address(fake.url))
+async def model_of(fake: FakeEngine) -> tuple[HttpEngine, EngineModel]:
+    engine = HttpEngine(HOST, parse_address(fake.url))
     return engine, (await engine.models())[0]
 
 
-async def answer(fake: FakeEngine, body: ShareBody = CHAT, **more: Any) -> tuple[str, Figures]:
+async def answer(fake: FakeEngine, body: ShareBody = CHAT, **more: Any) -> tuple[str, AnswerEnd]:
     engine, model = await model_of(fake)
     ask, body = asking(body, **more)
     texts = list[str]()
@@ -48,9 +48,9 @@ async def answer(fake: FakeEngine, body: ShareBody = CHAT, **more: Any) -> tuple
     return "".join(texts), figures
 
 
-async def fails(behave: Callable[[Asked], Awaitable[None]], **more: Any) -> EngineError:
+async def fails(behave: Callable[[Asked], Awaitable[None]], **more: Any) -> EngineFailed:
     async with running(HOST, behave=behave) as fake:
-        with pytest.raises(EngineError) as caught:
+        with pytest.raises(EngineFailed) as caught:
             await answer(fake, **more)
         await fake.until(0)  # the connection is closed
     return caught.value
@@ -61,7 +61,7 @@ async def test_a_chat_goes_to_the_engine_and_comes_back_as_text() -> None:
         text, figures = await answer(
             fake, temperature=0.5, top_p=0.9, top_k=7, seed=2**31 + 5, max_tokens=9
         )
-        assert text == "".join(WORDS) and figures == Figures("stop", 7, 3)
+        assert text == "".join(WORDS) and figures == AnswerEnd("stop", 7, 3)
         (asked,) = fake.asked
     assert asked.method == "POST" and asked.path == "/v1/chat/completions"
     assert asked.body == {
@@ -90,7 +90,7 @@ async def test_the_list_of_models_names_the_dialect_and_the_context() -> None:
     for owner, name, takes in owners:
         document = listing("a", "b", owner=owner, max_model_len=512)
         async with running(HOST, models=document) as fake:
-            found = await Engine(HOST, parse_address(fake.url)).models()
+            found = await HttpEngine(HOST, parse_address(fake.url)).models()
         assert [(each.name, each.dialect.name, each.context) for each in found] == [
             ("a", name, 512), ("b", name, 512)]  # fmt: skip
         assert found[0].dialect.takes == takes
@@ -105,7 +105,7 @@ async def test_the_list_of_models_names_the_dialect_and_the_context() -> None:
 )  # fmt: skip
 async def test_a_list_that_is_malformed_or_too_long_is_refused(document: Any) -> None:
     async with running(HOST, models=document) as fake:
-        with pytest.raises(EngineError) as caught:
+        with pytest.raises(EngineFailed) as caught:
             await model_of(fake)
     assert caught.value.code == "bad-engine"
 
@@ -122,7 +122,7 @@ async def test_an_endless_list_of_models_is_cut() -> None:
             await asked.raw(b" " * 65536)
 
     async with running(HOST, list_models=flood) as fake:
-        with pytest.raises(EngineError) as caught, trio.fail_after(10):
+        with pytest.raises(EngineFailed) as caught, trio.fail_after(10):
             await model_of(fake)
     assert caught.value.code == "bad-engine"
 
@@ -140,7 +140,7 @@ async def test_no_engine_is_gone_and_a_hanging_list_is_silent(
         await trio.sleep_forever()
 
     async with running(HOST, list_models=hang) as fake:
-        with pytest.raises(EngineError) as caught:
+        with pytest.raises(EngineFailed) as caught:
             await model_of(fake)
     assert caught.value.code == "engine-silent"
 
@@ -183,7 +183,7 @@ async def test_pieces_that_are_there_already_give_way_to_other_tasks() -> None:
             return h11.Data(data=b"x")
 
     head = h11.Response(status_code=200, headers=[])
-    response = HttpResponse(head, Wire())  # type: ignore[arg-type]
+    response = EngineResponse(head, Wire())  # type: ignore[arg-type]
     with assert_checkpoints():
         assert await response.piece(100) == b"x"
 
@@ -343,7 +343,7 @@ async def test_missing_counts_delay_a_complete_answer_only_shortly(
 
     async with running(HOST, behave=linger) as fake:
         text, figures = await answer(fake)
-    assert text == "".join(WORDS) and figures == Figures("length", 2, 3)
+    assert text == "".join(WORDS) and figures == AnswerEnd("length", 2, 3)
 
 
 async def test_implausible_counts_are_cut() -> None:

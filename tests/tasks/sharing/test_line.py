@@ -4,13 +4,15 @@ import pytest
 
 from shoal.tasks.sharing import defaults
 from shoal.tasks.sharing.errors import ShareError
-from shoal.tasks.sharing.line import Line, Standing, Ticket
+from shoal.tasks.sharing.line import EngineLine, PeerStanding, Ticket
 from tests.tasks.fake_swarm import peer_of
 
 ME, ALICE, BOB, EVE = map(peer_of, range(1, 5))
 
 
-def join(line: Line, peer: str, standing: Standing = Standing.MEMBER, now: float = 0.0) -> Ticket:
+def join(
+    line: EngineLine, peer: str, standing: PeerStanding = PeerStanding.MEMBER, now: float = 0.0
+) -> Ticket:
     return line.join(peer, standing, now)  # type: ignore[arg-type]
 
 
@@ -19,7 +21,7 @@ def called(*tickets: Ticket) -> list[bool]:
 
 
 def test_as_many_run_as_the_owner_allows() -> None:
-    line = Line(2)
+    line = EngineLine(2)
     tickets = [join(line, peer) for peer in (ALICE, BOB, EVE)]
     assert called(*tickets) == [True, True, False] and (line.running, line.waiting) == (2, 1)
     assert line.leave(tickets[0], 3.0) == 3.0
@@ -27,27 +29,27 @@ def test_as_many_run_as_the_owner_allows() -> None:
 
 
 def test_one_peer_leaves_a_place_to_others_but_the_owner_takes_all() -> None:
-    line = Line(3)
+    line = EngineLine(3)
     hers = [join(line, ALICE) for _ in range(4)]
     assert called(*hers) == [True, True, False, False]
     assert called(join(line, BOB)) == [True]
-    mine = Line(3)
-    assert called(*(join(mine, ME, Standing.OWN) for _ in range(3))) == [True] * 3
+    mine = EngineLine(3)
+    assert called(*(join(mine, ME, PeerStanding.OWN) for _ in range(3))) == [True] * 3
 
 
 def test_a_single_place_goes_to_anybody() -> None:
-    line = Line(1)
+    line = EngineLine(1)
     first, second = join(line, ALICE), join(line, ALICE)
     line.leave(first, 1.0)
     assert called(second) == [True]
 
 
 def test_the_owner_goes_before_members_and_these_before_strangers() -> None:
-    line = Line(1)
+    line = EngineLine(1)
     first = join(line, BOB)
-    stranger = join(line, EVE, Standing.STRANGER)
-    member, own = join(line, ALICE), join(line, ME, Standing.OWN)
-    assert line.ahead(BOB, Standing.MEMBER) == 2 and line.ahead(BOB, Standing.STRANGER) == 3
+    stranger = join(line, EVE, PeerStanding.STRANGER)
+    member, own = join(line, ALICE), join(line, ME, PeerStanding.OWN)
+    assert line.ahead(BOB, PeerStanding.MEMBER) == 2 and line.ahead(BOB, PeerStanding.STRANGER) == 3
     for before, after in ((first, own), (own, member), (member, stranger)):
         assert called(after) == [False]
         line.leave(before, 1.0)
@@ -55,7 +57,7 @@ def test_the_owner_goes_before_members_and_these_before_strangers() -> None:
 
 
 def test_who_has_used_less_goes_first_and_old_use_is_forgotten() -> None:
-    line = Line(1)
+    line = EngineLine(1)
     line.leave(join(line, ALICE, now=0.0), 60.0)
     line.leave(join(line, BOB, now=60.0), 80.0)
     running = join(line, EVE, now=80.0)
@@ -72,25 +74,25 @@ def test_who_has_used_less_goes_first_and_old_use_is_forgotten() -> None:
 
 
 def test_requests_of_a_peer_of_strangers_and_of_all_are_bounded() -> None:
-    line = Line(1)
+    line = EngineLine(1)
     for _ in range(defaults.PER_PEER):
         join(line, ALICE)
     with pytest.raises(ShareError, match="this node") as caught:
         join(line, ALICE)
     assert caught.value.code == "busy"
     for number in range(defaults.STRANGERS):
-        join(line, peer_of(100 + number), Standing.STRANGER)
+        join(line, peer_of(100 + number), PeerStanding.STRANGER)
     with pytest.raises(ShareError, match="not members"):
-        join(line, peer_of(99), Standing.STRANGER)
+        join(line, peer_of(99), PeerStanding.STRANGER)
     with pytest.raises(ShareError, match="too many"):
         for number in range(defaults.WAITING):
             join(line, peer_of(10 + number))
     assert line.waiting == defaults.WAITING
-    join(line, ME, Standing.OWN)  # the owner is never refused
+    join(line, ME, PeerStanding.OWN)  # the owner is never refused
 
 
 def test_who_gives_up_costs_nothing_and_the_used_time_is_bounded() -> None:
-    line = Line(1)
+    line = EngineLine(1)
     first, second = join(line, ALICE), join(line, BOB)
     assert line.leave(second, 5.0) == 0.0 and line.answered == 0
     line.leave(first, 5.0)
@@ -101,7 +103,7 @@ def test_who_gives_up_costs_nothing_and_the_used_time_is_bounded() -> None:
 
 def test_used_time_is_kept_for_few_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "SPENT_PEERS", 3)
-    line = Line(1)
+    line = EngineLine(1)
     for number in range(9):
         line.leave(join(line, f"p{number}"), 1.0)
     assert len(line._spent) == 3

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from shoal.tasks.sharing import counting, defaults, store
 from shoal.tasks.sharing.address import parse_address
-from shoal.tasks.sharing.errors import BadShare, EngineError, ShareError
-from shoal.tasks.sharing.events import Events
+from shoal.tasks.sharing.errors import BadShare, EngineFailed, ShareError
+from shoal.tasks.sharing.events import EventParser
 from shoal.tasks.sharing.messages import (
-    Failure,
+    ConversationTurn,
+    FailedAnswer,
     FrameKind,
     Frames,
     ShareAsk,
     ShareBody,
-    Turn,
     pack_body,
     pack_frame,
     read_header,
@@ -25,7 +25,7 @@ from shoal.tasks.sharing.messages import (
 )
 from shoal.tasks.sharing.pulse import Pulse
 from shoal.tasks.sharing.sharing import check_name, name_of
-from shoal.tasks.sharing.store import Share
+from shoal.tasks.sharing.store import OwnShare
 from shoal.transport.host.real import RealHost
 from shoal.transport.message import pack
 
@@ -88,7 +88,7 @@ def test_the_rule_for_names_is_that_of_all_models(name: str) -> None:
 )
 def test_events_arrive_whole_in_any_pieces(lines: list[bytes], data: st.DataObject) -> None:
     wire = b"".join(b": note\r\ndata: " + line + b"\r\n\r\n" for line in lines)
-    events, found, at = Events(), list[bytes](), 0
+    events, found, at = EventParser(), list[bytes](), 0
     while at < len(wire):
         step = data.draw(st.integers(1, 30))
         found += events.feed(wire[at : at + step])
@@ -97,10 +97,10 @@ def test_events_arrive_whole_in_any_pieces(lines: list[bytes], data: st.DataObje
 
 
 def test_an_event_is_bounded_in_one_line_and_in_many() -> None:
-    with pytest.raises(EngineError):
-        Events().feed(b"x" * (defaults.EVENT_BYTES + 1))
-    many = Events()
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineFailed):
+        EventParser().feed(b"x" * (defaults.EVENT_BYTES + 1))
+    many = EventParser()
+    with pytest.raises(EngineFailed):
         for _ in range(100):
             many.feed(b"data: " + b"x" * 1000 + b"\n")
 
@@ -158,7 +158,7 @@ def test_the_text_of_a_request_is_bounded(body: dict[str, object]) -> None:
 
 
 def test_the_largest_body_fits() -> None:
-    turns = tuple(Turn("user", "x" * 1024) for _ in range(1024))
+    turns = tuple(ConversationTurn("user", "x" * 1024) for _ in range(1024))
     body = ShareBody(messages=turns, stop=("\U0001f600" * 256,) * 16)
     packed = pack_body(body)
     assert read_payload(ShareBody, packed, defaults.BODY_BYTES) == body
@@ -167,7 +167,7 @@ def test_the_largest_body_fits() -> None:
 def test_a_failure_is_bounded() -> None:
     for fields in ({"code": "UP"}, {"code": ""}, {"code": "x" * 33}, {"code": "a\n"}):
         with pytest.raises(BadShare):
-            read_payload(Failure, pack(fields))
+            read_payload(FailedAnswer, pack(fields))
 
 
 def test_counts_are_plausible() -> None:
@@ -216,7 +216,7 @@ def test_one_late_answer_withdraws_nothing() -> None:
 async def test_the_file_keeps_shares_and_damage_is_told(tmp_path: Path) -> None:
     host, path = RealHost(), tmp_path / "shares.json"
     assert await store.load(host, path) == []
-    share = Share("http://127.0.0.1:1", "m:1", "m-1", 2)
+    share = OwnShare("http://127.0.0.1:1", "m:1", "m-1", 2)
     await store.save(host, path, [share])
     assert await store.load(host, path) == [share] and path.stat().st_mode & 0o777 == 0o600
     for text in ("{", "[]", '{"shares": [{"url": "http://x:1", "model": "m", "name": "n"}]}',

@@ -12,8 +12,8 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import BadMessage, SessionError
 from shoal.tasks.tuning.defaults import HEAD_BYTES, PEER_BYTES, STAGE_BYTES, TUNINGS_OF_OTHERS
 from shoal.tasks.tuning.messages import (
-    Open,
     Said,
+    TuneOpen,
     frame,
     frame_size,
     parse_frame,
@@ -33,7 +33,7 @@ PARTS = Parts(True, 0, 1, False)
 
 def opened(tunings: OpenedTunings, peer: PeerId, name: bytes = b"n" * 16) -> OpenedTuning:
     with tunings.opening(peer, name):
-        order, use = Open(name, EMBEDDED_ROOT, PARTS, "float32", TERMS), Use(peer, "", "")
+        order, use = TuneOpen(name, EMBEDDED_ROOT, PARTS, "float32", TERMS), Use(peer, "", "")
         found = OpenedTuning(order, peer, PARTS, ARCH, name, use, 0.0)
         tunings.add(found)
     return found

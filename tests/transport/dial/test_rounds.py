@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from shoal.transport.dial.rounds import Rounds
+from shoal.transport.dial.rounds import RetryRounds
 from shoal.transport.host.real import RealHost
 
 pytestmark = pytest.mark.trio
@@ -39,8 +39,8 @@ class Tries:
 
 def rounds(
     every: Callable[[], float] = lambda: 3.0, times: Callable[[], float] = lambda: 1.0
-) -> Rounds[str]:
-    return Rounds(RealHost(), pause=0.5, every=every, times=times)
+) -> RetryRounds[str]:
+    return RetryRounds(RealHost(), pause=0.5, every=every, times=times)
 
 
 async def test_a_hanging_try_delays_the_next_only_for_a_while(

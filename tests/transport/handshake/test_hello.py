@@ -26,11 +26,11 @@ from shoal.transport.handshake.hello import (
     invitation_ident,
 )
 from shoal.transport.identity import PeerId
-from shoal.transport.lane.events import Windows
+from shoal.transport.lane.events import GrantedLimits
 from shoal.transport.lane.frame import Fault
 from tests.transport.swarmkey import SwarmKey
 
-HELLO = Hello((1, 3), b"i" * 16, Windows(1, 2, 3), b"open", ("a", "b"), b"r" * 16, 4001)
+HELLO = Hello((1, 3), b"i" * 16, GrantedLimits(1, 2, 3), b"open", ("a", "b"), b"r" * 16, 4001)
 BINDING = Binding(b"e" * 32, PeerId("12D3dialler"), PeerId("12D3listener"))
 KEY = b"k" * 32
 
@@ -53,7 +53,7 @@ def test_the_largest_hello_fits() -> None:
         swarm=bytes(32),
         token=HelloToken("invitation", bytes(32), bytes(32)),
         further=(HelloToken("invitation", bytes(32), bytes(32)),) * FURTHER,
-        windows=Windows(1 << 40, 1 << 40, 1 << 40),
+        windows=GrantedLimits(1 << 40, 1 << 40, 1 << 40),
     )
     assert len(most.encode()) < HELLO_BYTES
     assert Hello.decode(most.encode()) == most

@@ -9,7 +9,7 @@ import trio
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
-from shoal.netsim.network.gateway import Router
+from shoal.netsim.network.gateway import SubnetRouter
 from shoal.netsim.world import World
 from shoal.transport.host.datagrams import Place
 from shoal.transport.identity import Identity, PeerId
@@ -64,7 +64,7 @@ def node(
 
 def home(
     world: World, count: int = 2, name: str = "home", **knobs: Any
-) -> tuple[Router, list[Host]]:
+) -> tuple[SubnetRouter, list[Host]]:
     gate = world.gateway(name, "linux-drop", **knobs)
     return gate, [world.host(f"{name}{n}", behind=gate) for n in range(count)]
 

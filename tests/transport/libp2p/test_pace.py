@@ -3,13 +3,13 @@
 import pytest
 import trio
 
-from shoal.transport.libp2p.pace import Pace
+from shoal.transport.libp2p.pace import LeakyBucket
 
 pytestmark = pytest.mark.trio
 
 
 async def test_a_burst_and_then_a_rate(autojump_clock: object) -> None:
-    pace, began = Pace(100, 50), trio.current_time()
+    pace, began = LeakyBucket(100, 50), trio.current_time()
     await pace.spend(50)
     assert trio.current_time() == began
     await pace.spend(200)
@@ -17,7 +17,7 @@ async def test_a_burst_and_then_a_rate(autojump_clock: object) -> None:
 
 
 async def test_silence_earns_no_more_than_the_burst(autojump_clock: object) -> None:
-    pace = Pace(100, 50)
+    pace = LeakyBucket(100, 50)
     await trio.sleep(1000)
     began = trio.current_time()
     for _ in range(15):

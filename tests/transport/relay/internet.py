@@ -8,7 +8,7 @@ import trio
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host as Computer
-from shoal.netsim.network.gateway import Router
+from shoal.netsim.network.gateway import SubnetRouter
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
@@ -41,7 +41,7 @@ class Node:
 
     def __init__(
         self, world: World, name: str, number: int, *, lends: RelayLimits | None = None,
-        behind: Router | None = None, address: str | None = None, delay: float = 0.0,
+        behind: SubnetRouter | None = None, address: str | None = None, delay: float = 0.0,
         port: int = PORT,
     ) -> None:  # fmt: skip
         link = away(delay) if delay else None

@@ -14,7 +14,7 @@ from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
 from shoal.transport.errors import DialFailed
 from shoal.transport.nat.punch import attempt, puncher
-from shoal.transport.nat.punch.preparing import Prepared
+from shoal.transport.nat.punch.preparing import PreparedRound
 from shoal.transport.nat.punch.sockets import Sockets
 from tests.transport.homes import (
     HOMES,
@@ -101,7 +101,7 @@ async def test_a_search_works_although_an_early_packet_has_spoiled_a_port(
 ) -> None:
     """The twin searches from the port that is seen elsewhere by then, and fails."""
 
-    async def in_vain(mine: Prepared, sockets: Sockets | None) -> Prepared:
+    async def in_vain(mine: PreparedRound, sockets: Sockets | None) -> PreparedRound:
         return mine
 
     if not aside:

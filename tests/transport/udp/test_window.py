@@ -1,19 +1,19 @@
 """How far a peer may write ahead."""
 
 from shoal.transport.udp.defaults import UdpLimits
-from shoal.transport.udp.window import Extra, Window
+from shoal.transport.udp.window import Extra, FlowWindow
 
 LIMITS = UdpLimits(window_bytes=1000, largest_window_bytes=3000, extra_bytes=2500)
 
 
-def trusted(extra: Extra) -> Window:
+def trusted(extra: Extra) -> FlowWindow:
     """The window of a peer that has proven itself."""
-    window = Window(LIMITS, extra)
+    window = FlowWindow(LIMITS, extra)
     window.trust()
     return window
 
 
-def read_all(window: Window, *, rtt: float, seconds: float, times: int = 10) -> None:
+def read_all(window: FlowWindow, *, rtt: float, seconds: float, times: int = 10) -> None:
     """Read a quarter of the window every `seconds` seconds."""
     now, granted = 1.0, window.limit
     window.grant(now, rtt)
@@ -62,7 +62,7 @@ def test_all_together_have_an_end() -> None:
 
 def test_a_stranger_s_window_is_small_and_stays_so() -> None:
     limits = UdpLimits(window_bytes=1000, stranger_window_bytes=100)
-    window = Window(limits, Extra(limits))
+    window = FlowWindow(limits, Extra(limits))
     assert window.limit == 100
     read_all(window, rtt=0.2, seconds=0.05)
     assert window.bytes == 100

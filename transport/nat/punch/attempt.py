@@ -26,7 +26,7 @@ from .needs import Socket, Tools
 from .offer import PunchOffer
 from .outcome import PunchOutcome, StrategyOutcome, StrategyResult
 from .predict import NatProfile, PredictionPlan, plan
-from .preparing import Prepared
+from .preparing import PreparedRound
 from .sockets import Sockets
 from .tcp import Dialling, PunchDialResult
 
@@ -53,7 +53,7 @@ _WAYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PunchRole:
     """This side's role in an attempt."""
 
     name: bytes
@@ -74,7 +74,7 @@ class PunchAttempt:
     attempt is itself the `Permits` of its checks.
     """
 
-    def __init__(self, tools: Tools, peer: PeerId, seen: SeenAddresses, part: Part) -> None:
+    def __init__(self, tools: Tools, peer: PeerId, seen: SeenAddresses, part: PunchRole) -> None:
         self.peer = peer
         self.part = part
         self.name = part.name
@@ -163,7 +163,7 @@ class PunchAttempt:
         """(extra socket that stays in use after the attempt, byte stream on it), or None."""
         return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
 
-    async def begin(self, mine: Prepared, theirs: PunchOffer, at: float) -> None:
+    async def begin(self, mine: PreparedRound, theirs: PunchOffer, at: float) -> None:
         """Begin a round at the time `at`, and return once its checks and dials have been started.
 
         `mine` is what this side has prepared, and `theirs` the peer's offer or reply.
@@ -225,7 +225,7 @@ class PunchAttempt:
     # UDP.
 
     async def _check(
-        self, mine: Prepared, theirs: PunchOffer, remote: Sequence[Candidate], at: float
+        self, mine: PreparedRound, theirs: PunchOffer, remote: Sequence[Candidate], at: float
     ) -> None:
         """Schedule the UDP checks of a round that begins at the time `at`, according to the plan.
 

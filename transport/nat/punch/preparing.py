@@ -26,7 +26,7 @@ _COMB_OBSERVERS: Final = 2  # observers that are asked about each socket of the 
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRound:
     """One side's preparation of a round. `PunchOffer` explains the fields that are sent."""
 
     nat: NatProfile
@@ -96,7 +96,7 @@ def is_stale(own: OwnNat, now: float, limits: defaults.PunchLimits) -> bool:
     return own.seen_at is None or now - own.seen_at > limits.fresh_s
 
 
-def renewed(own: OwnNat, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
+def renewed(own: OwnNat, views: Sequence[Place], latest: Sequence[Place] = ()) -> PreparedRound:
     """Return this node's candidates and its NAT's kind, updated by what observers see now.
 
     `views` are the addresses at which different observers see the node's UDP port, and `latest`
@@ -105,7 +105,7 @@ def renewed(own: OwnNat, views: Sequence[Place], latest: Sequence[Place] = ()) -
     views contradict or complete the measured one.
     """
     if not views:
-        return Prepared(own.nat, own.candidates)
+        return PreparedRound(own.nat, own.candidates)
     nat, counting = own.nat, None
     agreed = consensus(views)
     if len(set(views)) > 1 and (nat.hard or agreed is None):
@@ -128,19 +128,19 @@ def renewed(own: OwnNat, views: Sequence[Place], latest: Sequence[Place] = ()) -
         for place in dict.fromkeys([*([agreed] if agreed else ()), *views])
         if place[0] not in local
     ]
-    return Prepared(nat, [*seen[:2], *known], counting=counting)
+    return PreparedRound(nat, [*seen[:2], *known], counting=counting)
 
 
 async def prepare(
     own: OwnNat, observing: Observing | None, sockets: Sockets | None, *, look: bool, comb: bool
-) -> Prepared:
+) -> PreparedRound:
     """Prepare a round.
 
     If `look` is True, asks observers where they see the UDP port now. If `comb` is True, opens the
     sockets of the comb, and asks about these as well.
     """
     if observing is None or sockets is None or not own.observers:
-        return Prepared(own.nat, own.candidates)
+        return PreparedRound(own.nat, own.candidates)
     fresh = await sockets.open(defaults.COMB) if comb else []
     probes: list[Socket] = []
     if look:
@@ -150,7 +150,7 @@ async def prepare(
     for socket in fresh:
         questions += [(socket, place) for place in own.observers[:_COMB_OBSERVERS]]
     if not questions:
-        return Prepared(own.nat, own.candidates)
+        return PreparedRound(own.nat, own.candidates)
     asking = await observing.ask(questions)
     latest = asking.seen(probes[1]) if len(probes) > 1 else ()
     found = renewed(own, asking.seen(None), latest)
@@ -160,7 +160,7 @@ async def prepare(
     return replace(found, comb=[views[0] if views else None for views in seen], fresh=fresh)
 
 
-async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
+async def set_aside(mine: PreparedRound, sockets: Sockets | None) -> PreparedRound:
     """Open a socket for a birthday search, and return `mine` with this socket.
 
     The search needs it because the node's UDP port may be spoiled: if a packet of an earlier peer

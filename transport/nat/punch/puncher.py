@@ -26,12 +26,12 @@ from ...link.calls import Answer, Call, Refusal, Reply
 from ...udp.quic import QuicByteStream
 from ..reach import stun
 from . import defaults
-from .attempt import FUTILE, Part, PunchAttempt
+from .attempt import FUTILE, PunchAttempt, PunchRole
 from .needs import Knowledge, PunchChannel, Serves, Socket, Tools
 from .offer import PunchOffer, decode, encode
 from .outcome import PunchOutcome, StrategyResult, failed
 from .predict import PredictionPlan
-from .preparing import Observing, Prepared, is_stale, prepare, set_aside
+from .preparing import Observing, PreparedRound, is_stale, prepare, set_aside
 from .sockets import discard
 from .tcp import stays_silent
 
@@ -167,7 +167,7 @@ class Puncher:
         return limits.round_s + 2 * rtt
 
     def _offer(
-        self, attempt: PunchAttempt, number: int, mine: Prepared, rtt: float | None
+        self, attempt: PunchAttempt, number: int, mine: PreparedRound, rtt: float | None
     ) -> PunchOffer:
         """Return the offer, or the reply to one, for the round `number`."""
         return PunchOffer(
@@ -184,7 +184,7 @@ class Puncher:
             mine.busy,
         )
 
-    async def _prepare(self, attempt: PunchAttempt, number: int) -> Prepared:
+    async def _prepare(self, attempt: PunchAttempt, number: int) -> PreparedRound:
         """Collect this side's addresses for the round `number`. Open extra sockets if needed."""
         if number == 1:
             # The peer waits only a limited time for the reply to its offer.
@@ -286,7 +286,7 @@ class Puncher:
             self.tools,
             peer,
             self._knowledge.seen(peer),
-            Part(name, self._endpoint.peer < peer, offering, thrifty),
+            PunchRole(name, self._endpoint.peer < peer, offering, thrifty),
         )
 
     def _take_part(self, attempt: PunchAttempt) -> None:

@@ -146,7 +146,7 @@ def decode(data: bytes) -> StunMessage | None:
     if length != len(data) - _HEADER.size or kind & ~_CLASS_BITS != _BINDING:
         return None
     try:
-        found = _Reader(data, transaction)
+        found = _AttributeParser(data, transaction)
         found.read()
         return StunMessage(
             kind=MessageClass(kind & _CLASS_BITS), transaction=transaction, **found.fields
@@ -246,7 +246,7 @@ def _xored(place: Place, transaction: bytes) -> bytes:
 # Reading.
 
 
-class _Reader:
+class _AttributeParser:
     """Parser of one message's attributes, which stores them in `fields` by their field names."""
 
     def __init__(self, data: bytes, transaction: bytes) -> None:

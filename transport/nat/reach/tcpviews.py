@@ -17,7 +17,7 @@ from .reachability import Behaviour
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenConnection:
     """One view: `peer` saw a connection from our local `port` come from `place`."""
 
     peer: PeerId
@@ -31,7 +31,7 @@ class TcpViews:
     addresses."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._seen: OrderedDict[str, _SeenConnection] = OrderedDict()
 
     def add(self, observer: PeerId, ip: str, place: Place, port: int, now: float) -> None:
         """Record that `observer`, whose IP address is `ip`, saw our connection come from `place`.
@@ -42,7 +42,7 @@ class TcpViews:
         if ":" in ip or ":" in place[0] or not is_public(ip) or not 0 < place[1] < 65536:
             return
         self._seen.pop(ip, None)
-        self._seen[ip] = _Seen(observer, place, port, now)
+        self._seen[ip] = _SeenConnection(observer, place, port, now)
         if len(self._seen) > defaults.TCP_VIEWS:
             self._seen.popitem(last=False)
 
@@ -72,7 +72,7 @@ class TcpViews:
         kept = [seen.place[1] == seen.port for _, seen in self._fresh(now)]
         return 2 * sum(kept) > len(kept) if kept else None
 
-    def _fresh(self, now: float) -> list[tuple[str, _Seen]]:
+    def _fresh(self, now: float) -> list[tuple[str, _SeenConnection]]:
         """Return (observer's IP address, view) of all views of the last `TCP_VIEW_S` seconds."""
         end = now - defaults.TCP_VIEW_S
         return [(ip, seen) for ip, seen in self._seen.items() if seen.at >= end]

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from ..scores import PLAIN, Scoring
-from .pacing import Pace, Work
+from .pacing import PassSpeed, Work
 
 if TYPE_CHECKING:
     from .layer import Sequences
@@ -38,7 +38,7 @@ class Heads:
         return found[:, :, : self.heads], keys, found[:, :, self.heads + self.kv_heads :]
 
 
-def attend(triple: Triple, scoring: Scoring, window: int, pace: Pace) -> Work[torch.Tensor]:
+def attend(triple: Triple, scoring: Scoring, window: int, pace: PassSpeed) -> Work[torch.Tensor]:
     """Compute the attention of queries, keys and values (sequences x length x heads x head_dim), as
     positions x values."""
     queries, keys, values = map(_paired, triple, (triple[1].shape[2],) * 3)
@@ -52,7 +52,7 @@ def attend(triple: Triple, scoring: Scoring, window: int, pace: Pace) -> Work[to
 
 
 def attend_reverse(
-    triple: Triple, gradient: torch.Tensor, scoring: Scoring, window: int, pace: Pace
+    triple: Triple, gradient: torch.Tensor, scoring: Scoring, window: int, pace: PassSpeed
 ) -> Work[Triple]:
     """Compute the derivatives by queries, keys and values from that by the result of `attend`
     (`gradient`, in the shape of the queries)."""
@@ -136,7 +136,7 @@ def _mask(queries: torch.Tensor, window: int, scoring: Scoring) -> torch.Tensor 
     return mask
 
 
-def _seconds(queries: torch.Tensor, pace: Pace) -> float:
+def _seconds(queries: torch.Tensor, pace: PassSpeed) -> float:
     """Return the predicted seconds of the attention of one pair."""
     length = queries.shape[2]
     return pace.pair_s * float(length * (length + 1) // 2)

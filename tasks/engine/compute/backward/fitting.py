@@ -8,13 +8,13 @@ import torch
 from ...clock import clock
 from .layer import FrozenLayer
 from .matrices import PANEL, Frozen
-from .pacing import Rate
+from .pacing import ProductRate
 
 _ROWS: Final = (16, 128)  # of the two products that are measured
 _PANELS: Final = 4
 
 
-def fitted(layers: Sequence[FrozenLayer], device: str) -> tuple[Rate, Rate] | None:
+def fitted(layers: Sequence[FrozenLayer], device: str) -> tuple[ProductRate, ProductRate] | None:
     """Return the rates of products and of their derivatives, or None without layers.
 
     They differ: a product may be in bfloat16, and for its derivative a tile of the weights is
@@ -37,10 +37,10 @@ def fitted(layers: Sequence[FrozenLayer], device: str) -> tuple[Rate, Rate] | No
     return rates
 
 
-def _rate(work: Callable[[int], None], matrix: Frozen, end: int, device: str) -> Rate:
+def _rate(work: Callable[[int], None], matrix: Frozen, end: int, device: str) -> ProductRate:
     few, many = (_seconds(work, rows, device) / (matrix.inputs * end) for rows in _ROWS)
     row = max(0.0, many - few) / (_ROWS[1] - _ROWS[0])
-    return Rate(max(0.0, few - _ROWS[0] * row), row)
+    return ProductRate(max(0.0, few - _ROWS[0] * row), row)
 
 
 def _seconds(work: Callable[[int], None], rows: int, device: str) -> float:

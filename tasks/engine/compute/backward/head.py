@@ -10,7 +10,7 @@ import torch
 
 from ..model import ShardModel
 from .matrices import Frozen, frozen
-from .pacing import Pace, Work, product, reverse
+from .pacing import PassSpeed, Work, product, reverse
 from .pointwise import FrozenNorm
 
 LOGITS: Final = 1 << 24
@@ -40,7 +40,7 @@ class FrozenHead:
         return self._matrix.outputs * self._matrix.inputs
 
     def loss(
-        self, x: torch.Tensor, targets: torch.Tensor, pace: Pace, *, back: bool
+        self, x: torch.Tensor, targets: torch.Tensor, pace: PassSpeed, *, back: bool
     ) -> Work[tuple[float, torch.Tensor]]:
         """Compute the sum of the cross-entropies of positions x hidden.
 
@@ -48,15 +48,17 @@ class FrozenHead:
         positions that do not count.
         """
         places = (targets >= 0).nonzero()[:, 0]
-        some, total = x[places], 0.0
+        some, losses = x[places], list[torch.Tensor]()
         normed, wanted = self._norm(some), targets[places]
         by_normed = torch.zeros_like(normed) if back else normed
         for first in range(0, len(places), self.positions):
             part = slice(first, min(first + self.positions, len(places)))
             logits = yield from product(self._matrix, normed[part], pace)
-            total += yield from self._entropies(logits, wanted[part], pace, back=back)
+            losses += yield from self._entropies(logits, wanted[part], pace, back=back)
             if back:
                 by_normed[part] = yield from reverse(self._matrix, logits, pace)
+        # Summed at once: the bits of a sum of parts would depend on the pace.
+        total = float(torch.cat(losses).double().sum()) if losses else 0.0
         if not back:
             return total, x
         found = torch.zeros_like(x)
@@ -64,21 +66,21 @@ class FrozenHead:
         return total, found
 
     def _entropies(
-        self, logits: torch.Tensor, targets: torch.Tensor, pace: Pace, *, back: bool
-    ) -> Work[float]:
-        """Compute the sum of cross-entropies, and if `back` replace the logits by its
-        derivatives."""
-        total = 0.0
+        self, logits: torch.Tensor, targets: torch.Tensor, pace: PassSpeed, *, back: bool
+    ) -> Work[list[torch.Tensor]]:
+        """Compute the cross-entropies, and if `back` replace the logits by the derivatives of their
+        sum."""
+        losses = list[torch.Tensor]()
         for first, end, seconds in pace.rows(logits):
             yield seconds
             some, wanted = logits[first:end], targets[first:end, None]
             bent = torch.tanh(some / self._cap) if self._cap else None
             values = some if bent is None else bent * self._cap
             sums = torch.logsumexp(values, -1, keepdim=True)
-            total += float((sums - values.gather(1, wanted)).double().sum())
+            losses.append((sums - values.gather(1, wanted))[:, 0])
             if back:
                 torch.exp(values - sums, out=some)
                 some.scatter_add_(1, wanted, torch.full_like(sums, -1.0))
                 if bent is not None:
                     some.mul_(1 - bent.square())
-        return total
+        return losses

@@ -1,7 +1,7 @@
 """Forward and backward pass of one frozen layer with the changes of an adapter, in float32.
 
-The backward pass recomputes what the forward pass has not kept. `Kept` says what that is: with the
-results of the products, only cheap operations and attention are computed again.
+The backward pass recomputes what the forward pass has not kept. `KeptValues` says what that is:
+with the results of the products, only cheap operations and attention are computed again.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from ..model import Layer
 from .attention import Heads, attend, attend_reverse
 from .low_rank import Changes
 from .matrices import Frozen, frozen
-from .pacing import Pace, Work, product, reverse
-from .pointwise import FrozenNorm, Turn, activated, activation_reverse
+from .pacing import PassSpeed, Work, product, reverse
+from .pointwise import FrozenNorm, HeadRotation, activated, activation_reverse
 
 NO_CHANGES: Final[Changes] = {}
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptValues:
     """Values that a forward pass keeps of one layer: its input, and perhaps results of products.
 
     All are positions x values: `x` the input, `heads` queries, keys and values, `attended` the
@@ -76,7 +76,7 @@ class FrozenLayer:
         return max(self._matrices.values(), key=lambda each: each.outputs)
 
     def forward(
-        self, kept: Kept, changes: Changes, step: "Sequences", *, keep: bool
+        self, kept: KeptValues, changes: Changes, step: "Sequences", *, keep: bool
     ) -> Work[torch.Tensor]:
         """Compute the layer for `kept.x`, and return the residual stream.
 
@@ -97,7 +97,13 @@ class FrozenLayer:
         return middle + self._normed(self._output_norm, output)
 
     def backward(
-        self, kept: Kept, gradient: torch.Tensor, changes: Changes, step: "Sequences", *, down: bool
+        self,
+        kept: KeptValues,
+        gradient: torch.Tensor,
+        changes: Changes,
+        step: "Sequences",
+        *,
+        down: bool,
     ) -> Work[torch.Tensor]:
         """Compute the derivative by the input from that by the output (`gradient`).
 
@@ -121,7 +127,12 @@ class FrozenLayer:
         return by_middle + self._input_norm.reverse(kept.x, found)
 
     def _mlp_reverse(
-        self, kept: Kept, middle: torch.Tensor, gradient: torch.Tensor, changes: Changes, pace: Pace
+        self,
+        kept: KeptValues,
+        middle: torch.Tensor,
+        gradient: torch.Tensor,
+        changes: Changes,
+        pace: PassSpeed,
     ) -> Work[torch.Tensor]:
         """Compute the derivative by the input of the feed-forward part and its residual stream."""
         gate_up = kept.gate_up
@@ -143,7 +154,7 @@ class FrozenLayer:
         return gradient + self._mlp_norm.reverse(middle, by_normed)
 
     def _attention_reverse(
-        self, kept: Kept, by_mixed: torch.Tensor, changes: Changes, step: "Sequences"
+        self, kept: KeptValues, by_mixed: torch.Tensor, changes: Changes, step: "Sequences"
     ) -> Work[torch.Tensor]:
         """Compute the derivative by queries, keys and values."""
         attended, heads = kept.attended, kept.heads
@@ -163,7 +174,7 @@ class FrozenLayer:
     # Products with an adapter.
 
     def _times(
-        self, matrix: Matrix, x: torch.Tensor, changes: Changes, pace: Pace
+        self, matrix: Matrix, x: torch.Tensor, changes: Changes, pace: PassSpeed
     ) -> Work[torch.Tensor]:
         out = yield from product(self._matrices[matrix], x, pace)
         for change in changes.get(matrix, ()):
@@ -176,7 +187,7 @@ class FrozenLayer:
         x: torch.Tensor | None,
         gradient: torch.Tensor,
         changes: Changes,
-        pace: Pace,
+        pace: PassSpeed,
         *,
         down: bool = True,
     ) -> Work[torch.Tensor | None]:
@@ -221,7 +232,7 @@ class FrozenLayer:
 
     # The feed-forward part.
 
-    def _inner(self, gate_up: torch.Tensor, pace: Pace) -> Work[torch.Tensor]:
+    def _inner(self, gate_up: torch.Tensor, pace: PassSpeed) -> Work[torch.Tensor]:
         width = gate_up.shape[1] // 2
         inner = gate_up.new_empty(len(gate_up), width)
         for first, end, seconds in pace.rows(gate_up):
@@ -231,7 +242,7 @@ class FrozenLayer:
         return inner
 
     def _inner_reverse(
-        self, gate_up: torch.Tensor, gradient: torch.Tensor, pace: Pace
+        self, gate_up: torch.Tensor, gradient: torch.Tensor, pace: PassSpeed
     ) -> Work[torch.Tensor]:
         found = torch.empty_like(gate_up)
         width = gradient.shape[1]
@@ -256,8 +267,8 @@ class Sequences:
 
     rows: int
     length: int
-    turn: Turn
-    pace: Pace
+    turn: HeadRotation
+    pace: PassSpeed
 
 
 def no_backward(family: str) -> EngineError:

@@ -87,9 +87,12 @@ class _Native(Frozen):
         panels, blocks = -(-matrix.outputs // PANEL), -(-matrix.inputs // _GROUP)
         self._blocks = linear.data.view(panels, blocks, -1)
         self._flipped = linear.kernels.name.startswith("avx512")
+        # Other kernels round the rows: to 8 bits, or to bfloat16, whose pairs `avx512bf16` sums.
+        rounding = (BFLOAT16,) if linear.kernels.name == "avx512bf16" else ()
+        self._exact = matrix.kind in (FLOAT32, BFLOAT16) and matrix.kind not in rounding
 
     def times(self, x: torch.Tensor, first: int, end: int) -> torch.Tensor:
-        if self._matrix.kind not in (FLOAT32, BFLOAT16):  # the kernels would round the rows
+        if not self._exact:
             return super().times(x, first, end)
         return _native_times(
             self._kernels, self._matrix, self._blocks[first // PANEL], x, end - first

@@ -1,7 +1,7 @@
 """Work of a pass in units, between which the worker computes other things.
 
 A pass is a generator. It yields the predicted seconds of its next unit, and does this unit when it
-is resumed. Units are cut so that they take about `Pace.unit_s`, which may change between them.
+is resumed. Units are cut so that they take about `PassSpeed.unit_s`, which may change between them.
 """
 
 from collections.abc import Generator, Iterator
@@ -16,11 +16,12 @@ T = TypeVar("T")
 Work = Generator[float, None, T]
 
 LEAST_ROWS = 8  # rows of a unit of operations on single values
+SUMMED = 4 * PANEL  # outputs whose products are summed at once
 _VALUE_S = 3e-9  # seconds for one value in an operation on single values, all its parts together
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class ProductRate:
     """Seconds of a product for each weight: `weight_s`, whatever the rows, and `row_s` for each
     row."""
 
@@ -29,13 +30,13 @@ class Rate:
 
 
 @dataclass(slots=True)
-class Pace:
+class PassSpeed:
     """Predicted seconds: `product` of products and `reverse` of their derivatives, `pair_s` for a
     position and one that it attends to in one layer with one of the heads of keys. `unit_s` is the
     target for one unit."""
 
-    product: Rate
-    reverse: Rate
+    product: ProductRate
+    reverse: ProductRate
     pair_s: float
     unit_s: float = 0.02
 
@@ -53,15 +54,18 @@ class Pace:
         """Yield parts of the rows of a tensor for an operation on single values."""
         return self.parts(len(x), _VALUE_S * x[0].numel() if len(x) else 0.0, LEAST_ROWS)
 
-    def tiles(self, matrix: Frozen, rows: int, rate: Rate) -> Iterator[tuple[int, int, float]]:
-        """Yield parts of the outputs of a matrix for a product with `rows` rows."""
-        panels = -(-matrix.outputs // PANEL)
-        each = (rate.weight_s + rate.row_s * rows) * matrix.inputs * PANEL
-        for first, end, seconds in self.parts(panels, each):
-            yield first * PANEL, min(end * PANEL, matrix.outputs), seconds
+    def tiles(
+        self, matrix: Frozen, rows: int, rate: ProductRate, step: int = PANEL
+    ) -> Iterator[tuple[int, int, float]]:
+        """Yield parts of the outputs of a matrix for a product with `rows` rows. A part begins at a
+        multiple of `step`."""
+        steps = -(-matrix.outputs // step)
+        each = (rate.weight_s + rate.row_s * rows) * matrix.inputs * step
+        for first, end, seconds in self.parts(steps, each):
+            yield first * step, min(end * step, matrix.outputs), seconds
 
 
-def product(matrix: Frozen, x: torch.Tensor, pace: Pace) -> Work[torch.Tensor]:
+def product(matrix: Frozen, x: torch.Tensor, pace: PassSpeed) -> Work[torch.Tensor]:
     """Compute `x W^T + b` for rows x inputs."""
     out = x.new_empty(len(x), matrix.outputs)
     for first, end, seconds in pace.tiles(matrix, len(x), pace.product):
@@ -72,10 +76,17 @@ def product(matrix: Frozen, x: torch.Tensor, pace: Pace) -> Work[torch.Tensor]:
     return out
 
 
-def reverse(matrix: Frozen, gradient: torch.Tensor, pace: Pace) -> Work[torch.Tensor]:
-    """Compute the derivative by `x` of a product, from that by its outputs (rows x outputs)."""
+def reverse(matrix: Frozen, gradient: torch.Tensor, pace: PassSpeed) -> Work[torch.Tensor]:
+    """Compute the derivative by `x` of a product, from that by its outputs (rows x outputs).
+
+    It is summed in steps of SUMMED outputs, whatever the pace: the same inputs give the same bits
+    on a machine that is busier or measures other rates.
+    """
     found = gradient.new_zeros(len(gradient), matrix.inputs)
-    for first, end, seconds in pace.tiles(matrix, len(gradient), pace.reverse):
+    for first, end, seconds in pace.tiles(matrix, len(gradient), pace.reverse, SUMMED):
         yield seconds
-        found.addmm_(gradient[:, first:end], matrix.tile(first, end))
+        tile = matrix.tile(first, end)
+        for start in range(first, end, SUMMED):
+            some = slice(start, min(start + SUMMED, end))
+            found.addmm_(gradient[:, some], tile[start - first : some.stop - first])
     return found

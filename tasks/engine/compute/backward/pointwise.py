@@ -48,7 +48,7 @@ def activation_reverse(
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class HeadRotation:
     """Rotary embedding of the leading values of each head: cosines and sines, length x 1 x rotated.
 
     The first half of the sines is negated, as in `rotary.py`.

@@ -25,10 +25,10 @@ from ..weights import TORCH_DTYPES
 from .attention import Heads, warm_up
 from .fitting import fitted
 from .head import FrozenHead
-from .layer import FrozenLayer, Kept, Sequences, no_backward
+from .layer import FrozenLayer, KeptValues, Sequences, no_backward
 from .low_rank import Pair, Trained, changes_of, layer_pairs, sums_of
-from .pacing import Pace, Rate, Work
-from .pointwise import Turn
+from .pacing import PassSpeed, ProductRate, Work
+from .pointwise import HeadRotation
 
 _WEIGHT_S: Final = 3e-11  # seconds for a row and a weight where no row was measured
 _PAIR: Final = 6.0  # time of a pair in a pass, as a multiple of that in a step of a prompt
@@ -47,7 +47,7 @@ class TunedAdapter:
 class KeptPass:
     """Values that a forward pass keeps: of each layer its input and perhaps more."""
 
-    layers: list[Kept] = field(default_factory=list)
+    layers: list[KeptValues] = field(default_factory=list)
 
 
 class ShardTuner:
@@ -70,28 +70,28 @@ class ShardTuner:
         with _computing():
             self._rates = fitted(self.layers, model.device.name) if measure else None
 
-    def pace(self) -> Pace:
+    def pace(self) -> PassSpeed:
         """Return the predicted times of units: measured ones, or from the costs of a step."""
         if self._rates is None:
             weights = sum(layer.weights for layer in self.layers)
             row_s = self._costs.row / weights if weights and self._costs.row else _WEIGHT_S
-            self._rates = Rate(0.0, row_s), Rate(0.0, row_s)
+            self._rates = ProductRate(0.0, row_s), ProductRate(0.0, row_s)
         each = len(self.layers) * self.arch.kv_heads
-        return Pace(*self._rates, _PAIR * self._costs.attended / each if each else 0.0)
+        return PassSpeed(*self._rates, _PAIR * self._costs.attended / each if each else 0.0)
 
-    def turns(self, length: int) -> list[Turn]:
+    def turns(self, length: int) -> list[HeadRotation]:
         """Return the rotary embedding of each layer for the first positions of a sequence."""
         rotated = self.arch.rotated or self.arch.head_dim
         kinds = self.arch.kinds[self.parts.start : self.parts.stop]
         each = {rope: self._turn(rope, rotated, length) for rope in {kind.rope for kind in kinds}}
         return [each[kind.rope] for kind in kinds]
 
-    def _turn(self, rope: Rope, rotated: int, length: int) -> Turn:
+    def _turn(self, rope: Rope, rotated: int, length: int) -> HeadRotation:
         angles = torch.arange(length).float()[:, None] * frequencies(rope, rotated)
         cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
         upload = self.model.device.upload
         pair = torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
-        return Turn(upload(pair[0]), upload(pair[1]))
+        return HeadRotation(upload(pair[0]), upload(pair[1]))
 
     # Implementation of `Tuner`.
 
@@ -236,7 +236,7 @@ class TorchPass:
         self._inputs.x = None
         kept = KeptPass()
         for layer, changes, step in zip(self._tuner.layers, self._changes, steps, strict=True):
-            each = Kept(x)
+            each = KeptValues(x)
             x = yield from layer.forward(each, changes, step, keep=self._results)
             if order.keep or order.back:
                 kept.layers.append(each)

@@ -26,7 +26,7 @@ from ..products import Linear
 from ..torchcompute import TorchCompute
 from ..weights import TORCH_DTYPES
 from . import launch
-from .launch import Heads, Product
+from .launch import HeadLayout, Product
 from .steprows import PromptRows, Rows, Seats, chunks_for, prompt_rows
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -211,12 +211,12 @@ class CardCompute(TorchCompute):
         if change is not None:
             launch.add_and_norm(x, change, None, self.arch.eps)
 
-    def _heads(self, part: AttentionPart) -> Heads:
+    def _heads(self, part: AttentionPart) -> HeadLayout:
         arch = self.arch
         # As many positions as the memory has: a config may claim a context of millions.
         cos, sin = self.rotaries[part.turn].first(self._memory.keys.shape[2])
         norms = _weight(part.query_norm), _weight(part.key_norm)
-        return Heads(arch.heads, arch.kv_heads, arch.head_dim, *norms, cos, sin, arch.eps)
+        return HeadLayout(arch.heads, arch.kv_heads, arch.head_dim, *norms, cos, sin, arch.eps)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         assert self._head is not None and self._norm is not None

@@ -205,7 +205,7 @@ def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadLayout:
     """How a product is divided into heads: their numbers and width, the norms of queries and keys
     (head_dim) if the model has them, and the tables of the rotary embedding."""
 

@@ -30,7 +30,7 @@ tests."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelsInUse:
     """The kernels in use, or None if torch computes everything.
 
     `refused` says why each better set, or each set at all, is not used. `slow` are the dtypes whose
@@ -51,19 +51,19 @@ def kernels() -> Kernels | None:
 
 
 @functools.cache
-def choice() -> Choice:
+def choice() -> KernelsInUse:
     """Choose among the kernels of this machine, at the first call."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "off":
-        return Choice(None, dict.fromkeys(_sets(), f"`{VARIABLE}` is `off`"), {})
+        return KernelsInUse(None, dict.fromkeys(_sets(), f"`{VARIABLE}` is `off`"), {})
     others = [name for name in _sets() if wanted and name != wanted]
     refused = dict.fromkeys(others, f"`{VARIABLE}` is `{wanted}`")
     for name in (wanted,) if wanted else _sets():
         found, reason = _tried(name)
         if found is not None:
-            return Choice(found, refused, _slow(found, timed=not wanted))
+            return KernelsInUse(found, refused, _slow(found, timed=not wanted))
         refused[name] = reason
-    return Choice(None, refused, {})
+    return KernelsInUse(None, refused, {})
 
 
 def _sets() -> tuple[str, ...]:

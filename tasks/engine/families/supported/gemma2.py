@@ -6,10 +6,10 @@ from ..architecture import Architecture
 from ..dense import sliding_layers, with_windows
 from ..family import Family
 from ..gemma import gemma, window_of
-from ..reader import Reader
+from ..reader import JsonReader
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     arch = gemma(reader, "gemma2")
     slides = sliding_layers(reader, [layer % 2 == 0 for layer in range(arch.layers)])
     return replace(

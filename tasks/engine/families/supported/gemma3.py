@@ -7,12 +7,12 @@ from ..architecture import Architecture, Rope
 from ..dense import FULL, SLIDING, sliding_layers, with_windows
 from ..family import Family
 from ..gemma import gemma, window_of
-from ..reader import Reader
+from ..reader import JsonReader
 from ..rope import read_rope
 
 
-def _read(reader: Reader) -> Architecture:
-    without = Reader({**reader.values, "rope_parameters": None, "rope_scaling": None})
+def _read(reader: JsonReader) -> Architecture:
+    without = JsonReader({**reader.values, "rope_parameters": None, "rope_scaling": None})
     arch = gemma(without, "gemma3")
     every = reader.integer("sliding_window_pattern", 1, 1 << 10, default=6)
     slides = sliding_layers(reader, [(layer + 1) % every != 0 for layer in range(arch.layers)])
@@ -27,15 +27,15 @@ def _read(reader: Reader) -> Architecture:
     return with_windows(arch, window_of(reader), slides)
 
 
-def _ropes(reader: Reader, context: int) -> tuple[Rope, Rope]:
+def _ropes(reader: JsonReader, context: int) -> tuple[Rope, Rope]:
     """Return the rotary embeddings of the layers with a window and of the others."""
     each = reader.values.get("rope_parameters")
     if each is None:  # as configs were written until 2025
         theta = {"rope_theta": reader.values.get("rope_local_base_freq")}
         scaled = {key: reader.values.get(key) for key in ("rope_theta", "rope_scaling")}
-        near, far = Reader(theta), Reader(scaled)
+        near, far = JsonReader(theta), JsonReader(scaled)
     elif isinstance(each, Mapping):
-        near, far = (Reader({"rope_parameters": each.get(kind)}) for kind in (SLIDING, FULL))
+        near, far = (JsonReader({"rope_parameters": each.get(kind)}) for kind in (SLIDING, FULL))
     else:
         reader.refuse("rope_parameters", "is not an object")
     return read_rope(near, context, theta=1e4), read_rope(far, context, theta=1e6)

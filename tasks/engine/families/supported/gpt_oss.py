@@ -7,7 +7,7 @@ from ..architecture import Architecture, ExpertNames
 from ..dense import Defaults, dense, sliding_layers, with_windows
 from ..experts import read_experts
 from ..family import Family
-from ..reader import Reader, quant_method
+from ..reader import JsonReader, quant_method
 from ..shapes import MXFP4_GROUP
 
 _DEFAULTS: Final = Defaults(head_dim=64, eps=1e-5, theta=150_000.0)
@@ -22,7 +22,7 @@ _ROPE: Final = {
 }
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     names = ExpertNames(router="mlp.router")
     experts = replace(
         read_experts(reader, "intermediate_size", active=4, names=names),
@@ -49,12 +49,12 @@ def _read(reader: Reader) -> Architecture:
     return with_windows(arch, window, slides)
 
 
-def _with_rope(reader: Reader) -> Reader:
+def _with_rope(reader: JsonReader) -> JsonReader:
     """Return a reader of the config with the family's rotary embedding, unless it has its own."""
     values = reader.values
     if values.get("rope_scaling") or values.get("rope_parameters"):
         return reader
-    return Reader({**values, "rope_parameters": _ROPE})
+    return JsonReader({**values, "rope_parameters": _ROPE})
 
 
 FAMILY = Family("gpt_oss", "GptOssForCausalLM", _read, frozenset({_METHOD}))

@@ -5,10 +5,10 @@ from dataclasses import replace
 from ..architecture import Architecture
 from ..dense import dense
 from ..family import Family
-from ..reader import Reader
+from ..reader import JsonReader
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     bias = reader.flag("attention_bias", False)
     return replace(
         dense(reader, "llama"),

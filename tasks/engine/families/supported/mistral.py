@@ -3,10 +3,10 @@
 from ..architecture import Architecture
 from ..dense import dense, with_windows
 from ..family import Family
-from ..reader import Reader
+from ..reader import JsonReader
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     window = reader.integer("sliding_window", 1, 1 << 30, default=4096, null=0)
     arch = dense(reader, "mistral")
     return with_windows(arch, window, (True,) * arch.layers)

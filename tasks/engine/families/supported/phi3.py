@@ -10,13 +10,13 @@ from dataclasses import replace
 from ..architecture import Architecture, Names
 from ..dense import Defaults, dense, with_windows
 from ..family import Family
-from ..reader import Reader
+from ..reader import JsonReader
 from ..rope import original_context
 
 _NAMES = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     arch = dense(reader, "phi3", Defaults(eps=1e-5, partial=True))
     if arch.kinds[0].rope.kind == "longrope":
         arch = replace(arch, context=min(arch.context, original_context(reader, arch.context)))

@@ -6,10 +6,10 @@ from ..architecture import Architecture
 from ..dense import dense
 from ..family import Family
 from ..qwen import with_late_windows
-from ..reader import Reader
+from ..reader import JsonReader
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     return replace(with_late_windows(dense(reader, "qwen2"), reader), qkv_bias=True)
 
 

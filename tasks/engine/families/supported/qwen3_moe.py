@@ -7,10 +7,10 @@ from ..dense import Defaults, dense, with_windows
 from ..experts import read_experts
 from ..family import Family
 from ..qwen import with_sparse_layers
-from ..reader import Reader
+from ..reader import JsonReader
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     experts = read_experts(reader, "moe_intermediate_size", active=8, names=ExpertNames())
     experts = replace(experts, normed=reader.flag("norm_topk_prob", False))
     bias = reader.flag("attention_bias", False)

@@ -7,13 +7,13 @@ from ..dense import FULL, Defaults, dense
 from ..experts import read_experts
 from ..family import Family
 from ..qwen import with_sparse_layers
-from ..reader import Reader, unsupported
+from ..reader import JsonReader, unsupported
 
 _RECURRENT = "linear_attention"
 _DEFAULTS = Defaults(head_dim=256, partial=True)
 
 
-def _read(reader: Reader) -> Architecture:
+def _read(reader: JsonReader) -> Architecture:
     experts = read_experts(reader, "moe_intermediate_size", active=10, names=ExpertNames())
     experts = replace(
         experts,
@@ -22,7 +22,7 @@ def _read(reader: Reader) -> Architecture:
     )
     bias = reader.flag("attention_bias", False)
     usual = {"partial_rotary_factor": 0.25} | dict(reader.values)
-    arch = with_sparse_layers(dense(Reader(usual), "qwen3_next", _DEFAULTS), reader, experts)
+    arch = with_sparse_layers(dense(JsonReader(usual), "qwen3_next", _DEFAULTS), reader, experts)
     recurrent, every = _recurrent(reader), _recurrent_layers(reader, arch.layers)
     kinds = zip(arch.kinds, every, strict=True)
     return replace(
@@ -37,7 +37,7 @@ def _read(reader: Reader) -> Architecture:
     )
 
 
-def _recurrent(reader: Reader) -> Recurrent:
+def _recurrent(reader: JsonReader) -> Recurrent:
     found = Recurrent(
         reader.integer("linear_num_key_heads", 1, 1 << 10, default=16),
         reader.integer("linear_num_value_heads", 1, 1 << 10, default=32),
@@ -50,7 +50,7 @@ def _recurrent(reader: Reader) -> Recurrent:
     return found
 
 
-def _recurrent_layers(reader: Reader, layers: int) -> tuple[bool, ...]:
+def _recurrent_layers(reader: JsonReader, layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it is recurrent."""
     every = reader.integer("full_attention_interval", 1, 1 << 10, default=4)
     kinds = reader.strings("layer_types", layers)

@@ -12,7 +12,7 @@ from shoal.state.views.jobs import Job, new_claim
 from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.inference.generation import Apart
 from shoal.tasks.jobs.checking import defaults
-from shoal.tasks.jobs.checking.checks import Checks, Verdict
+from shoal.tasks.jobs.checking.checks import ResultChecks, Verdict
 from shoal.tasks.jobs.checking.trust import Trust
 from shoal.tasks.jobs.crew import IdleTime
 from shoal.tasks.jobs.kinds import evaluate
@@ -76,7 +76,7 @@ class Desk:
             cast(Any, swarm), models, cast(Any, FakeShelf()), IdleTime(lambda: 0), members
         )
         self.trust = Trust(host, self.state.state, ME)
-        self.checks = Checks(host, ME, shop, {"evaluate": Evaluate()}, self.trust)
+        self.checks = ResultChecks(host, ME, shop, {"evaluate": Evaluate()}, self.trust)
         lot = iter(range(10**9))
         self.checks._chance = lambda: next(lot) * 0.61803 % 1.0  # type: ignore[method-assign]
         lines = b"".join(json.dumps({"text": "t" * (n + 2)}).encode() + b"\n" for n in range(rows))

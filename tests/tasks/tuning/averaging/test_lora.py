@@ -11,7 +11,7 @@ from shoal.tasks.engine.adapters import AdapterTerms, module_shapes
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.tuning.averaging.aggregate import Weighed, aggregate, norm_of
 from shoal.tasks.tuning.averaging.errors import BadUpdate
-from shoal.tasks.tuning.averaging.lora import ChainJudge, Lora
+from shoal.tasks.tuning.averaging.lora import ChainJudge, LoraTensors
 from shoal.tasks.tuning.interface import AdapterTensors, Batch, Gradients, TensorName
 
 CONFIG = {
@@ -42,7 +42,7 @@ TERMS = AdapterTerms(
 
 
 def test_the_tensors_come_back_and_start_as_nothing() -> None:
-    lora = Lora("ours", TERMS, ARCH)
+    lora = LoraTensors("ours", TERMS, ARCH)
     adapter = lora.adapter(lora.start())
     shapes = module_shapes(ARCH)
     assert len(adapter.tensors) == 8 and len(lora.trained) == 4
@@ -61,8 +61,8 @@ def test_the_tensors_come_back_and_start_as_nothing() -> None:
 
 
 def test_all_members_draw_the_same_a_and_other_runs_another() -> None:
-    one, same = Lora("ours", TERMS, ARCH), Lora("ours", TERMS, ARCH)
-    other = Lora("ours", replace_rank(TERMS), ARCH)
+    one, same = LoraTensors("ours", TERMS, ARCH), LoraTensors("ours", TERMS, ARCH)
+    other = LoraTensors("ours", replace_rank(TERMS), ARCH)
     name = TensorName(1, "down_proj", "A")
     drawn = [each.adapter(each.start()).tensors[name] for each in (one, same, other)]
     np.testing.assert_array_equal(drawn[0], drawn[1])
@@ -79,7 +79,7 @@ def replace_rank(terms: AdapterTerms) -> AdapterTerms:
 
 def test_the_mean_of_b_is_the_mean_of_the_adapters() -> None:
     """B A of the average equals the average of B A, which is not so if A differs."""
-    lora, random = Lora("ours", TERMS, ARCH), np.random.default_rng(1)
+    lora, random = LoraTensors("ours", TERMS, ARCH), np.random.default_rng(1)
     values = [random.standard_normal(lora.run.values, np.float32) for _ in range(3)]
     mean = aggregate([Weighed(each, norm_of(each), 1, 0) for each in values], trim=False)
     a, b = TensorName(0, "q_proj", "A"), TensorName(0, "q_proj", "B")
@@ -111,7 +111,7 @@ class Counted:
 
 
 def test_the_judge_asks_the_chain_for_the_mean_loss() -> None:
-    lora = Lora("ours", TERMS, ARCH)
+    lora = LoraTensors("ours", TERMS, ARCH)
     batch = Batch(np.zeros((2, 5), np.int32), np.zeros((2, 5), np.int32))
     judge = ChainJudge(Counted(), lora, batch)
     found = trio.run(judge.loss, np.ones(lora.run.values, np.float32))
@@ -119,7 +119,7 @@ def test_the_judge_asks_the_chain_for_the_mean_loss() -> None:
 
 
 def test_terms_that_make_no_sense_are_refused() -> None:
-    run = Lora("ours", TERMS, ARCH).run
+    run = LoraTensors("ours", TERMS, ARCH).run
     for change in ({"values": 0}, {"patience": 1.0}, {"inner_steps": 0}, {"least": 0}):
         with pytest.raises(ValueError, match=r"out of range|expected"):
             replace(run, **change)

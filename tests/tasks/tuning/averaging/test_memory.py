@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shoal.tasks.tuning.averaging.memory import _SPARE, Memory
+from shoal.tasks.tuning.averaging.memory import _SPARE, SpareMemory
 
 
 def address(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> int:
@@ -10,7 +10,7 @@ def address(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> int:
 
 
 def test_a_piece_is_used_again_once_its_array_is_gone() -> None:
-    memory = Memory()
+    memory = SpareMemory()
     one = memory.vector(1000)
     first = address(one)
     assert one.dtype == np.float32 and one.size == 1000 and one.flags.writeable
@@ -19,7 +19,7 @@ def test_a_piece_is_used_again_once_its_array_is_gone() -> None:
 
 
 def test_a_piece_is_not_used_again_while_a_view_of_it_lives() -> None:
-    memory = Memory()
+    memory = SpareMemory()
     array = memory.octets(4000)
     views = [array[10:20], array.data[5:], array.view(np.float32)[3:].reshape(1, -1)]
     views.append(np.frombuffer(array.data.toreadonly(), np.float32, 7, 8))
@@ -34,7 +34,7 @@ def test_a_piece_is_not_used_again_while_a_view_of_it_lives() -> None:
 
 
 def test_few_pieces_wait_whichever_sizes_they_have() -> None:
-    memory = Memory()
+    memory = SpareMemory()
     held = [memory.octets(100 + size) for size in range(50)]
     last = address(held[-1])
     while held:

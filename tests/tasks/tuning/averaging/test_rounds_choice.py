@@ -7,7 +7,7 @@ import numpy as np
 from bench.worlds.volunteers import peer_number
 from shoal.tasks.tuning.averaging.actions import (
     Adopted,
-    Compute,
+    ComputeState,
     FetchState,
     FetchUpdate,
     JudgeUpdate,
@@ -15,7 +15,7 @@ from shoal.tasks.tuning.averaging.actions import (
 )
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.rounds import Rounds
-from shoal.tasks.tuning.averaging.steps import Entry, Offer, Step, genesis, step_of
+from shoal.tasks.tuning.averaging.steps import Offer, PeerUpdate, Step, genesis, step_of
 from shoal.transport.identity import PeerId
 from tests.tasks.tuning.averaging.test_rounds import TERMS, VALUES
 
@@ -34,19 +34,19 @@ def test_a_refused_update_needs_most_peers_even_on_another_side() -> None:
     rounds.judged(offer.root, good=False)
     mine = rounds.contributed("11" * 32, Known(vector, 1.0), 10, 0.0)
     now = 100.0
-    (compute,) = [each for each in rounds.poll(now) if isinstance(each, Compute)]
+    (compute,) = [each for each in rounds.poll(now) if isinstance(each, ComputeState)]
     rounds.computed(compute.step, compute.run(TERMS))
     rounds.poll(now)
     rounds.poll(now + 10)
     assert rounds.head == compute.step.id
-    entries = [Entry(me, mine.root, 10), Entry(bad, offer.root, 10)]
+    entries = [PeerUpdate(me, mine.root, 10), PeerUpdate(bad, offer.root, 10)]
     poisoned = step_of(TERMS.id, base, 1, entries)
     for peer in others[:2]:
         rounds.signed(peer, poisoned)
     assert not rounds.poll(now + 20) and rounds.head == compute.step.id
     rounds.signed(others[2], poisoned)
     rounds.signed(others[3], poisoned)
-    assert any(isinstance(each, Compute) for each in rounds.poll(now + 30))
+    assert any(isinstance(each, ComputeState) for each in rounds.poll(now + 30))
 
 
 def test_a_round_does_not_wait_for_a_peer_that_left_but_counts_it_in_a_majority() -> None:
@@ -65,9 +65,9 @@ def test_a_round_does_not_wait_for_a_peer_that_left_but_counts_it_in_a_majority(
             rounds.left(other)
         return rounds
 
-    assert not any(isinstance(each, Compute) for each in closed(leaves=False).poll(1.0))
+    assert not any(isinstance(each, ComputeState) for each in closed(leaves=False).poll(1.0))
     rounds = closed(leaves=True)
-    (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, Compute)]
+    (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, ComputeState)]
     rounds.computed(compute.step, compute.run(TERMS))
     rounds.signed(other, compute.step)  # on its way when its author left
     rounds.left(other)
@@ -84,13 +84,13 @@ def test_a_peer_goes_on_with_its_side_of_a_fork_while_nobody_delivers_the_other(
     vector = np.ones(VALUES, np.float32)
     rounds = Rounds(TERMS, me, first_state(vector, TERMS.rule))
     rounds.contributed("11" * 32, Known(vector, 1.0), 10, 0.0)
-    (compute,) = [each for each in rounds.poll(100.0) if isinstance(each, Compute)]
+    (compute,) = [each for each in rounds.poll(100.0) if isinstance(each, ComputeState)]
     rounds.computed(compute.step, compute.run(TERMS))
     assert any(isinstance(each, Adopted) for each in rounds.poll(110.0))
     number = 0
     while True:  # a step that comes first by its id
         number += 1
-        entry = Entry(gone, f"{number:064x}", 10)
+        entry = PeerUpdate(gone, f"{number:064x}", 10)
         other = step_of(TERMS.id, compute.step.base, 1, [entry])
         if other.id < compute.step.id:
             break
@@ -105,7 +105,7 @@ def test_a_peer_goes_on_with_its_side_of_a_fork_while_nobody_delivers_the_other(
             rounds.unfetched(root, now)
         found = rounds.poll(now)
         wanted = [each.root for each in found if isinstance(each, FetchUpdate | FetchState)]
-    (next_one,) = [each for each in found if isinstance(each, Compute)]
+    (next_one,) = [each for each in found if isinstance(each, ComputeState)]
     assert [entry.root for entry in next_one.step.accepted] == [mine.root]
     # It still asks, and returns to the preferred side as soon as somebody delivers it.
     later = rounds.poll(now + 60)
@@ -121,7 +121,7 @@ def after_one_step(signers: int) -> tuple[Rounds, Step, list[PeerId]]:
         rounds.here(peer)
         rounds.left(peer)
     rounds.contributed("11" * 32, Known(np.ones(VALUES, np.float32), 1.0), 10, 0.0)
-    (compute,) = [each for each in rounds.poll(100.0) if isinstance(each, Compute)]
+    (compute,) = [each for each in rounds.poll(100.0) if isinstance(each, ComputeState)]
     wrong = compute.run(TERMS)
     rounds.computed(compute.step, replace(wrong, values=wrong.values + np.float32(1)))
     for peer in others:
@@ -159,7 +159,7 @@ def test_a_peer_that_has_delivered_goes_on_with_its_update_from_the_state_of_mos
     rounds.restored(step, replace(rounds.state, values=right), "aa" * 32)
     now = 105.0 + TERMS.patience
     found = rounds.poll(now)
-    (compute,) = [each for each in found if isinstance(each, Compute)]
+    (compute,) = [each for each in found if isinstance(each, ComputeState)]
     assert not any(isinstance(each, Adopted) for each in found)
     assert compute.state.values is right
     assert [entry.root for entry in compute.step.accepted] == [mine.root]
@@ -198,7 +198,7 @@ def test_an_update_that_comes_again_in_a_later_round_is_judged_again() -> None:
                 verdicts += 1
                 rounds.judged(action.root, good=True)
         rounds.contributed(f"{number}1" * 32, update, 10, 0.0)
-        (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, Compute)]
+        (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, ComputeState)]
         rounds.computed(compute.step, compute.run(TERMS))
         rounds.signed(other, compute.step)
         assert any(isinstance(each, Adopted) for each in rounds.poll(2.0))
@@ -210,7 +210,7 @@ def test_a_peer_goes_on_alone_where_no_peer_delivers_the_state_of_the_chosen_sid
     rounds = Rounds(TERMS, me, first_state(np.ones(VALUES, np.float32), TERMS.rule))
     at, now = genesis(TERMS.id), 0.0
     for number in range(1, 5):  # a side that this peer has no update and no state of
-        step = step_of(TERMS.id, at, number, [Entry(gone, f"{number}2" * 32, 10)])
+        step = step_of(TERMS.id, at, number, [PeerUpdate(gone, f"{number}2" * 32, 10)])
         for peer in (gone, lost):
             rounds.signed(peer, step)
         at = step.id
@@ -222,5 +222,5 @@ def test_a_peer_goes_on_alone_where_no_peer_delivers_the_state_of_the_chosen_sid
     assert not rounds.poll(now)  # the fetch may still succeed
     rounds.unfetched(fetch.root, now)
     found = rounds.poll(now + 1)
-    assert any(isinstance(each, Compute) for each in found)
+    assert any(isinstance(each, ComputeState) for each in found)
     assert any(isinstance(each, FetchState) for each in rounds.poll(now + 10))

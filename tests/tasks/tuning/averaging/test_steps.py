@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from shoal.tasks.tuning.averaging.defaults import MAX_PEERS, SIGNED, WINDOW
-from shoal.tasks.tuning.averaging.steps import Entry, Ledger, Step, genesis, step_of
+from shoal.tasks.tuning.averaging.steps import Ledger, PeerUpdate, Step, genesis, step_of
 from shoal.transport.identity import Identity, PeerId, public_key_of
 
 RUN = "ab" * 32
@@ -17,36 +17,36 @@ def root(number: int) -> str:
 
 
 def step(base: str, number: int, *roots: int) -> Step:
-    entries = [Entry(PEERS[at], root(each), 10) for at, each in enumerate(roots)]
+    entries = [PeerUpdate(PEERS[at], root(each), 10) for at, each in enumerate(roots)]
     return step_of(RUN, base, number, entries)
 
 
 def test_the_id_covers_all_of_a_step() -> None:
-    base, entry = genesis(RUN), Entry(PEERS[0], root(1), 10)
+    base, entry = genesis(RUN), PeerUpdate(PEERS[0], root(1), 10)
     ids = {
         Step(RUN, base, 1, (entry,)).id,
         Step("ef" * 32, base, 1, (entry,)).id,
         Step(RUN, root(9), 1, (entry,)).id,
         Step(RUN, base, 2, (entry,)).id,
-        Step(RUN, base, 1, (Entry(PEERS[0], root(1), 11),)).id,
-        Step(RUN, base, 1, (Entry(PEERS[0], root(2), 10),)).id,
-        Step(RUN, base, 1, (Entry(PEERS[1], root(1), 10),)).id,
-        Step(RUN, base, 1, (entry, Entry(PEERS[1], root(2), 10, refused=True))).id,
-        Step(RUN, base, 1, (entry, Entry(PEERS[1], root(2), 10))).id,
+        Step(RUN, base, 1, (PeerUpdate(PEERS[0], root(1), 11),)).id,
+        Step(RUN, base, 1, (PeerUpdate(PEERS[0], root(2), 10),)).id,
+        Step(RUN, base, 1, (PeerUpdate(PEERS[1], root(1), 10),)).id,
+        Step(RUN, base, 1, (entry, PeerUpdate(PEERS[1], root(2), 10, refused=True))).id,
+        Step(RUN, base, 1, (entry, PeerUpdate(PEERS[1], root(2), 10))).id,
     }
     assert len(ids) == 9
 
 
 def test_malformed_steps_are_refused() -> None:
-    one, two = Entry(PEERS[0], root(1), 10), Entry(PEERS[1], root(2), 10)
+    one, two = PeerUpdate(PEERS[0], root(1), 10), PeerUpdate(PEERS[1], root(2), 10)
     for entries in (
         (),
         (two, one),
         (one, one),
-        (one, Entry(PEERS[1], root(1), 10)),
-        (Entry(PEERS[0], root(1), 10, refused=True),),
-        (Entry(PEERS[0], root(1), 0),),
-        (Entry(PEERS[0], root(1), 2**41),),
+        (one, PeerUpdate(PEERS[1], root(1), 10)),
+        (PeerUpdate(PEERS[0], root(1), 10, refused=True),),
+        (PeerUpdate(PEERS[0], root(1), 0),),
+        (PeerUpdate(PEERS[0], root(1), 2**41),),
     ):
         with pytest.raises(ValueError, match=r"expected|out of range"):
             Step(RUN, genesis(RUN), 1, entries)

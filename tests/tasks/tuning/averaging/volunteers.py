@@ -13,7 +13,7 @@ from shoal.netsim.host import Host as Machine
 from shoal.netsim.world import World
 from shoal.state.service import State
 from shoal.state.settings import StateSettings
-from shoal.tasks.tuning.averaging.averager import Averager, AveragingNode, Base, Judge
+from shoal.tasks.tuning.averaging.averager import Averager, AveragingNode, Judge, StartState
 from shoal.tasks.tuning.averaging.codecs import Vector
 from shoal.tasks.tuning.averaging.parcels import Parcels
 from shoal.tasks.tuning.averaging.terms import RunTerms
@@ -34,7 +34,7 @@ class Hill:
         self._random = np.random.default_rng(seed)
         self.goal = np.ones(values, np.float32)
 
-    def train(self, base: Base) -> Vector:
+    def train(self, base: StartState) -> Vector:
         noise = self._random.standard_normal(base.values.size, np.float32) * np.float32(0.02)
         values: Vector = base.values + np.float32(0.3) * (self.goal - base.values) + noise
         return values
@@ -54,7 +54,7 @@ class Volunteer:
         self.terms = terms
         self.spoil: Callable[[Vector], Vector] = lambda update: update
         self.others: Sequence[Address] = ()
-        self.bases: list[Base] = []
+        self.bases: list[StartState] = []
         self.judge: Judge = self.hill
         self.seconds = 5.0
         self.mishaps: list[Any] = []

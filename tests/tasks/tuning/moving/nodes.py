@@ -18,16 +18,16 @@ from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.engine.families import Architecture
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.jobs.models import JobModels
-from shoal.tasks.jobs.results import JobOutcome, Kept
+from shoal.tasks.jobs.results import JobOutcome, KeptWork
 from shoal.tasks.jobs.spec import BlobPart
 from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.moving.checkpoints import Checkpoints
 from shoal.tasks.tuning.moving.runner import FinetuneRunner
-from shoal.tasks.tuning.moving.spec import Part, TuningSpec, pack_tuning
-from shoal.tasks.tuning.moving.standby import Standby
-from shoal.tasks.tuning.moving.state import Loaded, Terms, Vault
+from shoal.tasks.tuning.moving.spec import SizedBlob, TuningSpec, pack_tuning
+from shoal.tasks.tuning.moving.standby import TrainerStandby
+from shoal.tasks.tuning.moving.state import CheckpointTerms, LoadedCheckpoint, Vault
 from shoal.tasks.tuning.trainer.checkpoint import run_digest
-from shoal.tasks.tuning.trainer.rows import Row, RowsWriter
+from shoal.tasks.tuning.trainer.rows import RowsWriter, TrainingRow
 from shoal.transport.errors import CallRefused, LinkClosed
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Handler, Refusal, Reply
@@ -114,7 +114,7 @@ class Node:
         models = JobModels(dict, trio.current_time, works_for=lambda root: root in self.own)
         self.vault = Vault(self.host, self.shelf)
         self.checkpoints = Checkpoints(self.vault, self.shelf, world.jobs, models, self._arch_of)
-        self.standby = Standby(self.host, cast(Courier, self), world.jobs, self.checkpoints)
+        self.standby = TrainerStandby(self.host, cast(Courier, self), world.jobs, self.checkpoints)
         self.standby.heirs = lambda job: [peer for peer in world.nodes if peer != self.peer]
         self.standby.keeps = lambda peer: True
         self.runner = FinetuneRunner(
@@ -197,12 +197,14 @@ class World:
             ids = [int(random.integers(VOCABULARY))]
             for _ in range(int(random.integers(4, 16))):
                 ids.append((3 * ids[-1] + 1) % VOCABULARY)
-            await writer.add([Row(ids, 1, None)])
+            await writer.add([TrainingRow(ids, 1, None)])
         await writer.finish()
         data = path.read_bytes()
         self.data = hashlib.sha256(data).hexdigest()
-        rows = Part(await self.me.shelf.put(data), len(data))
-        self.terms = Terms(self.settings, SHAPES, run_digest(self.settings, self.data), AUTHOR)
+        rows = SizedBlob(await self.me.shelf.put(data), len(data))
+        self.terms = CheckpointTerms(
+            self.settings, SHAPES, run_digest(self.settings, self.data), AUTHOR
+        )
         self.submit(TuningSpec(ROOT, self.settings, rows, self.data, "tiny"))
         return self
 
@@ -213,7 +215,7 @@ class World:
         self.job = Job(job_id(AUTHOR, nonce), AUTHOR, KIND, pack_tuning(spec))
         self.jobs.changed(FeedName(AUTHOR, "jobs", 0), self.job.id, job_fact(self.job, nonce))
 
-    async def last(self, outcome: JobOutcome) -> Loaded:
+    async def last(self, outcome: JobOutcome) -> LoadedCheckpoint:
         """Return the state that an outcome names, as its author reads it."""
-        kept = Kept.read(bytes.fromhex(json.loads(outcome.text)["kept"]), 1 << 20)
+        kept = KeptWork.read(bytes.fromhex(json.loads(outcome.text)["kept"]), 1 << 20)
         return await self.me.vault.load(kept, self.terms)

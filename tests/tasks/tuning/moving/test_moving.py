@@ -16,7 +16,7 @@ from shoal.state.views.jobs import new_claim
 from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.jobs.errors import BadSpec
 from shoal.tasks.tuning.moving import defaults
-from shoal.tasks.tuning.moving.spec import Part, TuningSpec, pack_tuning, read_tuning
+from shoal.tasks.tuning.moving.spec import SizedBlob, TuningSpec, pack_tuning, read_tuning
 from shoal.tasks.tuning.moving.standby import HOLD, MOVE
 from shoal.tasks.tuning.trainer.curve import Point
 from shoal.transport.link.calls import Refusal, Reply
@@ -220,7 +220,7 @@ async def test_rows_of_other_lengths_than_said_are_refused(
     """They would take more memory than the settings say."""
     world = await World(tmp_path / "long").prepare()
     data = np.array([*[1] * (longest + 5), longest, 5, 2], "<u4").tobytes()
-    rows = Part(await world.me.shelf.put(data), len(data))
+    rows = SizedBlob(await world.me.shelf.put(data), len(data))
     world.submit(TuningSpec(ROOT, settings(), rows, hashlib.sha256(data).hexdigest()))
     assert (await world.me.train()).error == "damaged"
 
@@ -238,7 +238,7 @@ async def test_rows_of_other_lengths_than_said_are_refused(
     ],
 )
 async def test_bad_specs(changes: dict[str, Any]) -> None:
-    good = TuningSpec(ROOT, settings(), Part("cd" * 32, 100), "ef" * 32, "tiny")
+    good = TuningSpec(ROOT, settings(), SizedBlob("cd" * 32, 100), "ef" * 32, "tiny")
     assert read_tuning(pack_tuning(good)) == good
     with pytest.raises(BadSpec):
         read_tuning(pack({**good.fields(), **changes}))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.tasks.jobs.results import Kept
+from shoal.tasks.jobs.results import KeptWork
 from shoal.tasks.tuning.moving import defaults
 from shoal.tasks.tuning.moving.state import BadState
 from shoal.tasks.tuning.trainer import optimiser
@@ -161,7 +161,7 @@ async def test_a_checkpoint_that_lies_is_refused(tmp_path: Path, name: str) -> N
     manifest: Any = decode(blobs[saved.kept.root], limit=1 << 20)
     LIES[name](manifest, blobs)
     data = pack(manifest)
-    kept = Kept(await world.me.shelf.put(data), len(data))
+    kept = KeptWork(await world.me.shelf.put(data), len(data))
     with pytest.raises(BadState) as refused:
         await world.other.vault.load(kept, world.terms)
     assert refused.value.code == "bad-checkpoint" and refused.value.hint
@@ -173,5 +173,5 @@ async def test_a_checkpoint_that_lies_is_refused(tmp_path: Path, name: str) -> N
 async def test_a_manifest_of_impossible_size_is_not_fetched(tmp_path: Path, size: int) -> None:
     world = await World(tmp_path / "w").prepare()
     with pytest.raises(BadState):
-        await world.other.vault.load(Kept(world.spec.rows.root, size), world.terms)
+        await world.other.vault.load(KeptWork(world.spec.rows.root, size), world.terms)
     assert not world.other.shelf.asked

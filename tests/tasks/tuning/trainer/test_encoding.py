@@ -20,7 +20,7 @@ from shoal.tasks.tuning.trainer import defaults
 from shoal.tasks.tuning.trainer.dataset import DataReport
 from shoal.tasks.tuning.trainer.encoding import write_rows
 from shoal.tasks.tuning.trainer.errors import Damaged, TuningError
-from shoal.tasks.tuning.trainer.rows import Rows, RowsWriter, counted
+from shoal.tasks.tuning.trainer.rows import RowFile, RowsWriter, counted
 from shoal.transport.host.real import RealHost
 
 TINY = embedded_folder()
@@ -48,7 +48,7 @@ async def encoder(
 
 async def rows_of(
     folder: Path, lines: list[Any], length: int = 64, template: bytes | None = None, **more: Any
-) -> tuple[DataReport, Rows]:
+) -> tuple[DataReport, RowFile]:
     file = folder / "data.jsonl"
     file.write_bytes(
         b"\n".join(x if isinstance(x, bytes) else json.dumps(x).encode() for x in lines) + b"\n"
@@ -59,10 +59,10 @@ async def rows_of(
             report = await write_rows(HOST, file, text, writer, lambda done, total: None)
     except BaseExceptionGroup as group:
         raise only_shoal_error(group) from None
-    return report, Rows(HOST.files, folder / "rows", await writer.finish())
+    return report, RowFile(HOST.files, folder / "rows", await writer.finish())
 
 
-def learned(rows: Rows, number: int) -> str:
+def learned(rows: RowFile, number: int) -> str:
     """The text of a row that is learned, with its special tokens."""
     batch = rows.batch([number])
     kept = batch.targets[0][batch.targets[0] != NOT_COUNTED]
@@ -192,8 +192,8 @@ async def test_damaged_rows_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     data = bytearray(path.read_bytes())
     digest = hashlib.sha256(data).hexdigest()
-    Rows(HOST.files, path, digest)
+    RowFile(HOST.files, path, digest)
     data[0] ^= 1
     path.write_bytes(data)
     with pytest.raises(Damaged):
-        Rows(HOST.files, path, digest)
+        RowFile(HOST.files, path, digest)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.tasks.tuning.trainer.order import Order, noise
+from shoal.tasks.tuning.trainer.order import RowSchedule, noise
 
 LENGTHS = np.random.default_rng(1).integers(2, 400, 1000).astype(np.uint32)
 
@@ -14,7 +14,7 @@ def test_each_epoch_has_every_row_once(
     count: int, batch: int, seed: int, data: st.DataObject
 ) -> None:
     held = data.draw(st.integers(0, count - 1))
-    order = Order(LENGTHS[:count], batch, seed, held)
+    order = RowSchedule(LENGTHS[:count], batch, seed, held)
     for epoch in range(2):
         taken = [order.rows(epoch * order.steps + at) for at in range(order.steps)]
         assert max(map(len, taken)) <= batch
@@ -24,15 +24,18 @@ def test_each_epoch_has_every_row_once(
 
 
 def test_a_step_needs_no_earlier_one() -> None:
-    one, two = Order(LENGTHS, 8, 5, 100), Order(LENGTHS, 8, 5, 100)
+    one, two = RowSchedule(LENGTHS, 8, 5, 100), RowSchedule(LENGTHS, 8, 5, 100)
     steps = [*range(300)]
     found = {step: one.rows(step).tolist() for step in steps}
     assert {step: two.rows(step).tolist() for step in reversed(steps)} == found
-    assert found[0] != found[one.steps] and Order(LENGTHS, 8, 6, 100).rows(0).tolist() != found[0]
+    assert (
+        found[0] != found[one.steps]
+        and RowSchedule(LENGTHS, 8, 6, 100).rows(0).tolist() != found[0]
+    )
 
 
 def test_rows_of_a_step_have_similar_lengths() -> None:
-    order = Order(LENGTHS, 8, 5, 0)
+    order = RowSchedule(LENGTHS, 8, 5, 0)
     padded = sum(
         len(rows) * int(LENGTHS[rows].max()) for rows in map(order.rows, range(order.steps))
     )

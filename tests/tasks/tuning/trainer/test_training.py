@@ -18,8 +18,8 @@ from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.trainer import checkpoint, defaults
 from shoal.tasks.tuning.trainer.curve import Curve
 from shoal.tasks.tuning.trainer.errors import Damaged, Diverged, Refused
-from shoal.tasks.tuning.trainer.rows import Row, RowsWriter, file_digest
-from shoal.tasks.tuning.trainer.training import Progress, Task, Training
+from shoal.tasks.tuning.trainer.rows import RowsWriter, TrainingRow, file_digest
+from shoal.tasks.tuning.trainer.training import Progress, Task, TuningRun
 from shoal.transport.host.real import RealHost
 from tests.dht.models import FakeHost
 from tests.tasks.tuning.numpy_chain import ARCH, VOCABULARY, NumpyChain, settings
@@ -48,14 +48,14 @@ class Run:
             ids = [int(random.integers(VOCABULARY))]
             for _ in range(int(random.integers(4, 16))):
                 ids.append((3 * ids[-1] + 1) % VOCABULARY)
-            await writer.add([Row(ids, 1, None)])
+            await writer.add([TrainingRow(ids, 1, None)])
         await writer.finish()
 
     async def run(self, chain: NumpyChain, pause: float = 0.0) -> dict[Any, Any]:
         self.curve = Curve(self.host, self.folder / "curve")
         digest = file_digest(self.host.files, self.folder / "rows")
         self.task = Task(self.settings, SHAPES, self.folder, digest)
-        training = Training(self.host, self.task, chain, self.curve, self.progress, pause)
+        training = TuningRun(self.host, self.task, chain, self.curve, self.progress, pause)
         return await training.run()
 
     def bytes(self) -> bytes:

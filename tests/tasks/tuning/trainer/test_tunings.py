@@ -22,7 +22,7 @@ from shoal.tasks.tuning.trainer.curve import Curve, Point
 from shoal.tasks.tuning.trainer.errors import TuningError
 from shoal.tasks.tuning.trainer.plan import Errand
 from shoal.tasks.tuning.trainer.settings import Wishes
-from shoal.tasks.tuning.trainer.training import Progress, Task, Training
+from shoal.tasks.tuning.trainer.training import Progress, Task, TuningRun
 from shoal.tasks.tuning.trainer.tunings import (
     Request,
     State,
@@ -146,7 +146,7 @@ class Afar:
             if len(curve.points) >= self.until:
                 raise NoRoute("no node has layer 1")
 
-        training = Training(self.host, task, NumpyChain(disturb), curve, progress)
+        training = TuningRun(self.host, task, NumpyChain(disturb), curve, progress)
         try:
             await training.run()
         finally:

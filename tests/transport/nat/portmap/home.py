@@ -11,7 +11,7 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
 from shoal.netsim.nat.portmap.igd import Igd
 from shoal.netsim.nat.portmap.leases import Leases
-from shoal.netsim.network.gateway import Router
+from shoal.netsim.network.gateway import SubnetRouter
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
 from shoal.transport.nat.portmap.defaults import PortmapLimits
@@ -57,7 +57,7 @@ class Home:
 
     def __init__(self, world: World, **knobs: Any) -> None:
         self.world = world
-        self.gate: Router = world.gateway("home", "linux-drop", **({"igd": True} | knobs))
+        self.gate: SubnetRouter = world.gateway("home", "linux-drop", **({"igd": True} | knobs))
         self.alice = world.host("alice", behind=self.gate)
         self.bob = world.host("bob")
 

@@ -12,7 +12,7 @@ import trio
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
-from shoal.netsim.network.gateway import Router
+from shoal.netsim.network.gateway import SubnetRouter
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.bytestream import ByteStream, PathKind, TcpByteStream
@@ -132,7 +132,7 @@ class Side:
     """One node: its home, ports and puncher. It is its own `knowledge`."""
 
     def __init__(self, world: World, name: str, kind: str, link: LinkSpec, **knobs: Any) -> None:
-        self.gate: Router | None = None
+        self.gate: SubnetRouter | None = None
         if kind == "public":
             self.computer: Host = world.host(name, link=link)
         else:

@@ -9,13 +9,13 @@ import trio.testing
 
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.transport.nat.punch import schedule
-from shoal.transport.nat.punch.attempt import Part, PunchAttempt
+from shoal.transport.nat.punch.attempt import PunchAttempt, PunchRole
 from shoal.transport.nat.punch.candidates import Candidate, CandidateKind, CandidateTransport
 from shoal.transport.nat.punch.defaults import PunchLimits
 from shoal.transport.nat.punch.offer import PunchOffer
 from shoal.transport.nat.punch.outcome import StrategyResult
 from shoal.transport.nat.punch.predict import NatProfile, PredictionPlan
-from shoal.transport.nat.punch.preparing import Prepared
+from shoal.transport.nat.punch.preparing import PreparedRound
 from tests.transport.nat.punch.street import APD, EI, Street, meet
 
 
@@ -29,7 +29,7 @@ def alone(body: Callable[[PunchAttempt], Awaitable[Any]], **settings: Any) -> An
             side.puncher.tools,
             peer,
             side.seen(peer),
-            Part(b"12345678", client=True, offering=True),
+            PunchRole(b"12345678", client=True, offering=True),
         )
 
         async def run() -> Any:
@@ -84,7 +84,7 @@ def test_a_hard_side_sends_nothing_before_the_easy_side() -> None:
         theirs = PunchOffer(attempt.name, 1, bytes(20), NatProfile(EI, APD), easy, (), None, 0.1)
         began = trio.current_time()
         assert attempt.reserve_search()
-        await attempt.begin(Prepared(NatProfile(APD, APD), []), theirs, began)
+        await attempt.begin(PreparedRound(NatProfile(APD, APD), []), theirs, began)
         assert attempt.plan is PredictionPlan.OPEN
         assert attempt.checks._queue[0][0] == began + schedule.OPEN_AFTER_S
         attempt.give_up()
@@ -103,7 +103,7 @@ def test_a_peer_that_gets_in_where_others_cannot_came_through_our_hole() -> None
             (CandidateKind.MAPPED, False),
         ):
             ours = [Candidate(("198.51.100.7", 4001), kind, CandidateTransport.TCP)]
-            await attempt.begin(Prepared(NatProfile(), ours), theirs, trio.current_time())
+            await attempt.begin(PreparedRound(NatProfile(), ours), theirs, trio.current_time())
             assert attempt.opens(ip) is opens
             assert not attempt.opens("203.0.113.99")
         attempt.give_up()
@@ -133,7 +133,7 @@ def test_no_round_begins_once_the_attempt_has_ended() -> None:
     async def body(attempt: PunchAttempt) -> None:
         theirs = PunchOffer(b"12345678", 1, b"k" * 20, NatProfile(), [])
         attempt.give_up()
-        await attempt.begin(Prepared(NatProfile(), []), theirs, trio.current_time() + 1)
+        await attempt.begin(PreparedRound(NatProfile(), []), theirs, trio.current_time() + 1)
         assert attempt.over.is_set() and attempt.kept is None
 
     alone(body)

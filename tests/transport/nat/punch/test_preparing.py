@@ -8,7 +8,7 @@ from shoal.transport.nat.punch.defaults import COMB, PunchLimits
 from shoal.transport.nat.punch.needs import OwnNat
 from shoal.transport.nat.punch.offer import Counting
 from shoal.transport.nat.punch.predict import NatProfile
-from shoal.transport.nat.punch.preparing import Prepared, is_stale, prepare, renewed, set_aside
+from shoal.transport.nat.punch.preparing import PreparedRound, is_stale, prepare, renewed, set_aside
 from shoal.transport.nat.punch.sockets import Sockets
 from shoal.transport.nat.reach.reachability import Behaviour
 from tests.transport.nat.punch.street import APD, EI, Street
@@ -46,7 +46,7 @@ def test_new_views_replace_old_ones() -> None:
     new = Candidate(("11.0.0.1", 5000), CandidateKind.OBSERVED, CandidateTransport.UDP)
     assert found.candidates == [new, TCP, LAN]
     assert found.nat.mapping is EI
-    assert renewed(own(NatProfile()), []) == Prepared(NatProfile(), [OLD, TCP, LAN])
+    assert renewed(own(NatProfile()), []) == PreparedRound(NatProfile(), [OLD, TCP, LAN])
 
 
 def test_different_views_make_a_side_hard() -> None:
@@ -73,11 +73,11 @@ def test_a_fresh_socket_shows_the_state_of_a_counting_nat() -> None:
 
 
 def test_over_the_network_with_a_comb() -> None:
-    async def body(street: Street) -> Prepared:
+    async def body(street: Street) -> PreparedRound:
         side = street.a
         sockets = Sockets(side.puncher.tools, side.udp)
         mine = side.own(street.b.endpoint.peer)
-        found: Prepared = await side.computer.run(
+        found: PreparedRound = await side.computer.run(
             prepare_both, mine, side.puncher._observing, sockets
         )
         assert len(side.puncher.tools.extra) == COMB
@@ -85,7 +85,7 @@ def test_over_the_network_with_a_comb() -> None:
         assert side.puncher.tools.extra == {found.fresh[0]}
         return found
 
-    async def prepare_both(mine: OwnNat, observing: object, sockets: Sockets) -> Prepared:
+    async def prepare_both(mine: OwnNat, observing: object, sockets: Sockets) -> PreparedRound:
         return await prepare(mine, observing, sockets, look=True, comb=True)  # type: ignore[arg-type]
 
     street = Street(("linux-drop", "public"))
@@ -101,7 +101,7 @@ def test_silent_observers_cost_only_a_moment() -> None:
         began = trio.current_time()
         mine = side.own(street.b.endpoint.peer)
 
-        async def go() -> Prepared:
+        async def go() -> PreparedRound:
             sockets = Sockets(side.puncher.tools, side.udp)
             return await prepare(mine, side.puncher._observing, sockets, look=True, comb=False)
 
@@ -115,7 +115,7 @@ def test_silent_observers_cost_only_a_moment() -> None:
 def test_without_udp_or_observers_the_known_state_is_offered() -> None:
     mine = own(NatProfile())
     found = trio.run(lambda: prepare(mine, None, None, look=True, comb=True))
-    assert found == Prepared(NatProfile(), mine.candidates)
+    assert found == PreparedRound(NatProfile(), mine.candidates)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_a_search_has_a_socket_of_its_own_where_ports_are_kept(
     async def body(street: Street) -> None:
         side = street.a
 
-        async def go() -> Prepared:
+        async def go() -> PreparedRound:
             sockets = Sockets(side.puncher.tools, side.udp)
-            return await set_aside(Prepared(nat, [LAN, TCP, OLD]), sockets)
+            return await set_aside(PreparedRound(nat, [LAN, TCP, OLD]), sockets)
 
         found = await side.computer.run(go)
         assert (found.aside is not None) is aside
