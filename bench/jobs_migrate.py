@@ -27,6 +27,8 @@ from typing import Any
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests/
+
 from tests.cli import daemons as processes
 from tests.cli.daemons import Daemon, daemons
 

@@ -31,8 +31,9 @@ class Liar:
         self.earlier: list[Row] = []  # honest results of other jobs
         self._lie = lie
         worker = node.node.working.worker
-        for runner in worker._runners.values():
-            assert isinstance(runner, RowRunner)
+        runners = [each for each in worker._runners.values() if isinstance(each, RowRunner)]
+        assert len(runners) == 3
+        for runner in runners:
             self._honest = runner.run
             runner.run = self._run_with(runner.run)  # type: ignore[method-assign]
 

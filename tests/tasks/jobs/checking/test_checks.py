@@ -49,7 +49,7 @@ class Swarm:
     asked: list[PeerId] = field(default_factory=list)
 
     async def loss(
-        self, root: str, given: str, text: str, apart: Apart | None = None
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
     ) -> tuple[float, int]:
         await trio.sleep(0.1)
         assert apart is not None and root == ROOT
