@@ -347,7 +347,7 @@ def test_a_daemon_withdraws_its_claims_when_jobs_are_disabled() -> None:
         members = nodes[1].node.state.views.members
         await trio.sleep(15)
         first = members.get(nodes[0].peer)
-        assert first is not None and first.jobs == ("embed", "evaluate", "generate")
+        assert first is not None and first.jobs == ("embed", "evaluate", "finetune", "generate")
         await nodes[0].host.crash()
         host = world.hosts["n0"]
         host.equip(host)
