@@ -50,7 +50,7 @@ PLACES = [
     "dht.lookup.joining Joining._probe_in_slot",
     "dht.lookup.searching Searching._ask",
     "dht.publishing.publishing Publishing._store",
-    "dht.kademlia.answering Answering.on_find",
+    "dht.kademlia.answering DhtHandlers.on_find",
     "state.membership.membership Membership._link_up",
     "state.membership.membership Membership._link_lost",
     "state.membership.memberdialer MemberDialer._dial",
