@@ -186,14 +186,14 @@ def difference(model: Checkpoint, vocabulary: int) -> float:
 
 
 def exact_difference(model: Checkpoint, vocabulary: int) -> float:
-    """The same without the native kernels."""
+    """Return that difference without the native kernels."""
     with without_kernels():
         return difference(model, vocabulary)
 
 
 def native_share(original: Checkpoint, rounded: Checkpoint, vocabulary: int) -> float:
-    """What the native kernels change in the logits of quantised weights, divided by what the
-    rounding of the weights changes."""
+    """Return the change by the native kernels in the logits of quantised weights, divided by the
+    change by the rounding of the weights."""
     tokens = [token % vocabulary for token in MANY_TOKENS]
     expected = rounded.logits(tokens)
     added = _size(Stages(rounded, 1).logits(tokens) - expected)

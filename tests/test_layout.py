@@ -463,7 +463,7 @@ def class_names() -> Iterator[tuple[str, str]]:
 
 
 def test_a_class_name_means_one_thing() -> None:
-    """A reader who meets a name knows the class. Those that remain mean the same in each place."""
+    """A reader who meets a name knows the class. Shared names mean the same everywhere."""
     places: dict[str, set[str]] = {}
     for name, path in class_names():
         places.setdefault(name, set()).add(path)

@@ -517,7 +517,7 @@ class Desk:
         return self._checks is not None and self._checks.trust.is_liar(claimant)
 
     async def _undo_results_of(self, liar: PeerId) -> None:
-        """Delete the results of a claimant that nobody has read, and have their pieces done again.
+        """Delete the unread results of a claimant, and have their pieces done again.
 
         Jobs of which a piece was removed from the feed too long ago keep that piece's result.
         """

@@ -222,7 +222,7 @@ class Afar:
             pause = min(2 * pause, longest)
 
     async def take_back(self, job: str, errand: Errand) -> tuple[Learned, list[Point]] | None:
-        """Remove a job, and return the newest state that can be had, or None if there is none."""
+        """Remove a job, and return the newest available state, or None."""
         found = None
         for claim in self._jobs.kept_of(job):
             with suppress(ShoalError):
@@ -234,7 +234,7 @@ class Afar:
         return found
 
     async def withdraw(self, job: str) -> None:
-        """Remove a job with its result. What is stored of it here is no longer needed."""
+        """Remove a job with its result. Its stored parts are no longer needed here."""
         await self._desk.cancel(job)
         await self._vault.forget(job)
         await self._vault.forget(f"look {job}")

@@ -85,10 +85,10 @@ class Checkpoints:
         return loaded.saved
 
     async def newest(self, job: Job, known: CheckedTuning) -> LoadedCheckpoint | None:
-        """Return the checkpoint with the most steps that can be had, or None if there is none.
+        """Return the available checkpoint with the most steps, or None.
 
-        Those that do not fit, or that no node has, are left out. Raises BadState if the author's
-        own one does not fit.
+        Checkpoints that do not fit, or that no node has, are left out. Raises BadState
+        if the author's own one does not fit.
         """
         for kept in self._candidates(job):
             with suppress(ShoalError):

@@ -1,7 +1,7 @@
 """Runs fine-tunings as jobs: this node is the trainer until they are done or move on.
 
 Each checkpoint is stored in parts, given to another node, and then named in this node's claim.
-Whoever continues the job begins there, so the result is the same, bit for bit.
+The next node begins there, so the result is the same, bit for bit.
 """
 
 import json
@@ -189,7 +189,7 @@ class FinetuneRunner:
                 if not entry.is_folder:
                     files.remove(inner / entry.name)
 
-    # What the store of one run uses.
+    # Parts that the store of one run uses.
 
     async def newest(self, job: Job, known: CheckedTuning, curve_folder: Path) -> Learned | None:
         """Return the state of the newest checkpoint, and write its loss curve."""

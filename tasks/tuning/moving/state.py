@@ -79,7 +79,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a checkpoint says without its tensors. `best` is the lowest held-out loss, or None."""
+    """A checkpoint without its tensors. `best` is the lowest held-out loss, or None."""
 
     step: int
     points: list[Point]
@@ -98,8 +98,8 @@ class LoadedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTerms:
-    """What a checkpoint must fit: settings, shapes of the model's modules, digest of the run, and
-    the author for whom its parts are kept."""
+    """Properties that a checkpoint must fit: settings, shapes of the model's modules,
+    digest of the run, and the author for whom its parts are kept."""
 
     settings: TuningSettings
     shapes: Shapes

@@ -77,7 +77,7 @@ class Elsewhere(Protocol):
         ...
 
     async def take_back(self, job: str, errand: Errand) -> State | None:
-        """End one, and return the newest state that can be had, or None if there is none."""
+        """End one, and return the newest available state, or None."""
         ...
 
     async def move(self, job: str) -> None:

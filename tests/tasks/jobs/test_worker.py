@@ -143,7 +143,7 @@ async def test_one_at_a_time_and_each_once(autojump_clock: object) -> None:
 
 @pytest.mark.parametrize("provable", [0, 2, 9])
 async def test_a_claimant_has_to_prove_its_progress(autojump_clock: object, provable: int) -> None:
-    """What it has not even claimed does not count."""
+    """A job that it has not claimed does not count."""
     async with desk() as made:
         made.runner.provable = provable
         job = made.state.submit(0, lease=20.0)

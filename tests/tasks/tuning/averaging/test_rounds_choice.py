@@ -107,7 +107,7 @@ def test_a_peer_goes_on_with_its_side_of_a_fork_while_nobody_delivers_the_other(
         wanted = [each.root for each in found if isinstance(each, FetchUpdate | FetchState)]
     (next_one,) = [each for each in found if isinstance(each, ComputeState)]
     assert [entry.root for entry in next_one.step.accepted] == [mine.root]
-    # It still asks, and returns to the preferred side as soon as somebody delivers it.
+    # It still asks, and returns to the preferred side as soon as a peer delivers it.
     later = rounds.poll(now + 60)
     (fetch,) = [each for each in later if isinstance(each, FetchState)]
     assert (fetch.root, fetch.step, fetch.peers) == ("cc" * 32, other, (gone,))

@@ -112,7 +112,7 @@ class Node:
 
 
 class Afar:
-    """Another node, which trains some steps in a folder of its own."""
+    """Another node trains some steps in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
