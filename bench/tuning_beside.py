@@ -7,8 +7,9 @@ requests come with and without a tuning, in the simulator with the same seed, an
 in turns.
 
 `used` is the tuning's throughput, divided by that without requests and by the part of the time that
-requests leave; goal 0.76. `rise` is how much longer the time between tokens is with the tuning: its
-99th percentile in the simulator, goal 10 %, and its 95th on the real worker, goal 25 %.
+requests leave. `device` is the part of the time left by requests in which the tuning computes. The
+goal is 0.76 for both, because the tuning alone may wait too. `rise` is how much longer the time
+between tokens is with the tuning: its 99th percentile in the simulator, goal 10 %, and its 95th on the real worker, goal 25 %.
 """
 
 import argparse
@@ -43,16 +44,17 @@ def figures(kind: str, load: float, idle: Figures, alone: Figures, both: Figures
     taken = both.inference_s / (both.seconds * devices)
     before, after = alone.gap(PARTS[kind]), both.gap(PARTS[kind])
     used, rise = speed / (most * (1 - taken)), after / before - 1
+    device = both.tuning_s / (both.seconds * devices - both.inference_s)
     return {
         "load": round(busy, 3),
         "used": round(used, 3),
         "rise": round(rise, 3),
-        "device": round(both.tuning_s / (both.seconds * devices - both.inference_s), 3),
+        "device": round(device, 3),
         "gap_ms": [round(1e3 * before, 1), round(1e3 * after, 1)],
         "median_ms": [round(1e3 * alone.gap(0.5), 1), round(1e3 * both.gap(0.5), 1)],
         "kept": round(speed / most, 3),
         "gaps": len(both.gaps),
-        "ok": used >= USED and rise <= RISES[kind] and abs(busy - load) <= 2 * NEAR,
+        "ok": min(used, device) >= USED and rise <= RISES[kind] and abs(busy - load) <= 2 * NEAR,
     }
 
 
@@ -110,7 +112,7 @@ def main() -> int:
     if args.only != "netsim":
         found["real"] = trio.run(real, LOADS, *((10.0, 1) if args.quick else (20.0, 3)))
     rows = [row for rows in found.values() for row in rows]
-    head = {"name": "tuning_beside", "value": min(row["used"] for row in rows)}
+    head = {"name": "tuning_beside", "value": min(min(row["used"], row["device"]) for row in rows)}
     head |= {"goal": {"used": USED, "rise": RISES}, "ok": all(row["ok"] for row in rows)}
     print(json.dumps(head | found))
     return 0 if head["ok"] else 1

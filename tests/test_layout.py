@@ -463,7 +463,7 @@ def class_names() -> Iterator[tuple[str, str]]:
 
 
 def test_a_class_name_means_one_thing() -> None:
-    """A reader who meets a name knows the class. Shared names mean the same everywhere."""
+    """A name tells which class is meant. Shared names mean the same everywhere."""
     places: dict[str, set[str]] = {}
     for name, path in class_names():
         places.setdefault(name, set()).add(path)

@@ -44,5 +44,5 @@ class Moving:
     def connect(
         self, heirs: Callable[[Job], Sequence[PeerId]], keeps: Callable[[PeerId], bool]
     ) -> None:
-        """Set who would continue a job, and for whom this node keeps checkpoints."""
+        """Set the heirs of a job, and the authors whose checkpoints this node keeps."""
         self.standby.heirs, self.standby.keeps = heirs, keeps

@@ -430,7 +430,7 @@ class Claimant:
         ahead = standing.claim if standing else None
         if ahead is None or ahead.claimant == self._own:
             return False
-        # What this node has left is needed until another one has stored as much.
+        # This node's stored work is needed until another node has stored as much.
         return ahead.done or not claim.left or (bool(ahead.kept) and ahead.step >= claim.step)
 
     def _look(self, job: str, standing: JobStanding | None, now: float) -> None:

@@ -103,7 +103,7 @@ class StageSession:
         return more
 
     def begin_epoch(self, rebuilding: Rebuilding) -> None:
-        """Forget the spans of the previous epoch. What the engine still answers to them is
+        """Forget the spans of the previous epoch. The engine's later answers to them are
         ignored."""
         self.rebuilding = rebuilding
         self.changes += 1

@@ -93,7 +93,7 @@ class Evaluate:
         pairs = list(zip(losses, found, strict=True))
         if any(abs(one - loss) > _slack(count) for one, (loss, count) in pairs):
             return False
-        # The other fields must agree with the losses.
+        # The other fields are computed again from the losses that the output states.
         own = _output(row, [(one, count) for one, (_, count) in pairs])
         given, due = said.perplexity, own.get("perplexity")
         if isinstance(given, float) and isinstance(due, float):

@@ -79,8 +79,8 @@ def product(matrix: Frozen, x: torch.Tensor, pace: PassSpeed) -> Work[torch.Tens
 def reverse(matrix: Frozen, gradient: torch.Tensor, pace: PassSpeed) -> Work[torch.Tensor]:
     """Compute the derivative by `x` of a product, from that by its outputs (rows x outputs).
 
-    It is summed in steps of SUMMED outputs, whatever the pace: the same inputs give the same bits
-    on a machine that is busier or measures other rates.
+    The sum has steps of SUMMED outputs, whatever the pace. So the same inputs give the same bits on
+    a machine that is busier or measures other rates.
     """
     found = gradient.new_zeros(len(gradient), matrix.inputs)
     for first, end, seconds in pace.tiles(matrix, len(gradient), pace.reverse, SUMMED):

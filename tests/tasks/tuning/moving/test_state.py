@@ -69,7 +69,7 @@ async def test_identical_state_is_stored_and_moved_once(
     second = learned(world, 7)
     second.best, second.best_loss, second.best_step = first.best, 2.5, 5
     two = await vault.save(JOB, world.terms, second, points(7))
-    assert len(shelf.blobs) == 7, "the parts of the first one alone are gone"
+    assert len(shelf.blobs) == 7, "the parts that belong only to the first are deleted"
     await world.other.vault.load(two.kept, world.terms)
     assert len(world.other.shelf.asked) == 5, "neither the best adapter nor the full page"
     await vault.forget(JOB)
