@@ -9,7 +9,8 @@ in turns.
 `used` is the tuning's throughput, divided by that without requests and by the part of the time that
 requests leave. `device` is the part of the time left by requests in which the tuning computes. The
 goal is 0.76 for both, because the tuning alone may wait too. `rise` is how much longer the time
-between tokens is with the tuning: its 99th percentile in the simulator, goal 10 %, and its 95th on the real worker, goal 25 %.
+between tokens is with the tuning: its 99th percentile in the simulator, goal 10 %, and its 95th on
+the real worker, goal 25 %.
 """
 
 import argparse
