@@ -14,6 +14,7 @@ import transformers
 from safetensors.torch import load_file
 
 from shoal.tasks.engine import families
+from shoal.tasks.engine.compute import torchcompute
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families.shapes import stored_tensors
@@ -28,6 +29,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
+from shoal.tasks.engine.scheduler import StepCosts
 from shoal.tasks.engine.shard import LoadedShard
 from shoal.tasks.engine.wire import Buffer, Header
 
@@ -178,17 +180,31 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "kernels", lambda: None)
 
 
-class Driver:
-    """A worker's core without a process: spans in, events out."""
+def tiny_costs(_model: object, _blocks: int) -> StepCosts:
+    """Return about what is measured of a tiny shard, in a moment: measuring takes most of the time
+    of loading one."""
+    return StepCosts(1e-3, 2e-5, 1e-8)
 
-    def __init__(self, shard: LoadShard | None = None, *, memory_bytes: int = 0) -> None:
+
+class Driver:
+    """A worker's core without a process: spans in, events out.
+
+    What a step costs is measured while the first shard is loaded only if `measured`.
+    """
+
+    def __init__(
+        self, shard: LoadShard | None = None, *, memory_bytes: int = 0, measured: bool = False
+    ) -> None:
         self.frames: list[tuple[Header, memoryview]] = []
         self.steps = 0
         self.soon: list[int] = []  # which of all frames so far might have waited
         self._emitted = 0
         self.core = Core(self._emit, self._emit_soon, memory_bytes=memory_bytes)
         if shard is not None:
-            assert self.request("load", 0, payload=load_payload(shard))[0] == "ok"
+            with pytest.MonkeyPatch.context() as patch:
+                if not measured:
+                    patch.setattr(torchcompute, "_measured_costs", tiny_costs)
+                assert self.request("load", 0, payload=load_payload(shard))[0] == "ok"
 
     def _emit(self, header: Header, payload: Buffer) -> None:
         self.frames.append((header, memoryview(bytes(payload))))
