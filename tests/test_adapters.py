@@ -17,6 +17,8 @@ from shoal.tasks.engine.adapters import AdapterTerms
 from tests.cli.daemons import Daemon, daemons, shoal
 from tests.tasks import peft_folder
 
+pytestmark = pytest.mark.ci
+
 TINY = Path(__file__).parents[1] / "shoal" / "models" / "tiny"
 CONFIG = json.loads((TINY / "config.json").read_text())
 PROMPT, TOKENS = "The king said to his", 16

@@ -11,6 +11,8 @@ import pytest
 from shoal.cli.errors import CommandError
 from tests.cli.daemons import Daemon, daemons, shoal
 
+pytestmark = pytest.mark.ci
+
 ARGS = ("--no-lan", "--model", "tiny", "--memory", "1GiB")
 OPTIONS = ("--steps", "16", "--batch", "2", "--length", "32", "--rank", "4", "--seed", "5")
 

@@ -21,6 +21,7 @@ def test_a_script_compares_with_a_former_commit() -> None:
     assert "netsim_daemons" in SCRIPTS and "node_idle" in SCRIPTS
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("commit", sorted(set(SCRIPTS.values())))
 def test_scripts_import_the_code_of_the_former_commit(commit: str) -> None:
     found = subprocess.run(

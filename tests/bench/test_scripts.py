@@ -50,6 +50,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.ci
 def test_every_script_has_a_short_run() -> None:
     names = [script.stem for script in SCRIPTS]
     command = [sys.executable, "-P", "-c", HELP, *names]

@@ -137,6 +137,7 @@ def test_a_second_daemon_is_refused(start: Start, tmp_path: Path) -> None:
     assert first.end(signal.SIGINT) == 0
 
 
+@pytest.mark.ci
 def test_model_that_fits_on_no_node(start: Start, tmp_path: Path) -> None:
     """The error names the layers, the memory they need, and what each node offers."""
     small = start(tmp_path / "1", "--memory", "2MiB")
@@ -225,6 +226,7 @@ def test_model_commands_use_the_daemon_or_the_folder(
     assert bad.returncode == 1 and bad.stderr.startswith("error: ") and "hint: " in bad.stderr
 
 
+@pytest.mark.ci
 def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
     first = start(tmp_path / "1", "--private", "--memory", "1KiB")
     first.wait_until(is_up)

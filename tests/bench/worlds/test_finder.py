@@ -105,6 +105,7 @@ async def test_back_by_one_remembered_peer_when_all_bootstraps_are_gone(world: W
     assert alone.cancelled_caught
 
 
+@pytest.mark.ci
 async def test_homes_are_clients_that_find_and_publish(world: World) -> None:
     """Homes behind routers that map nothing: no peer stores with them or dials them."""
     strategies = Strategies(lan=False, mapping=False)

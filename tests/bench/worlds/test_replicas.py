@@ -165,6 +165,7 @@ def mixed(seed: int) -> tuple[Swarm, list[ReplicaNode]]:
     return swarm, [*large, *small]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_partial_replicas_agree_with_all_others_that_keep_a_part(seed: int) -> None:
     swarm, honest = mixed(seed)

@@ -50,6 +50,7 @@ def test_a_third_leaves_at_once() -> None:
     assert found(ring, 20, 60) >= 0.98
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("defended", [True, False])
 def test_identities_ground_next_to_a_key(defended: bool) -> None:
     """Run the same attack with the defences and without."""
@@ -63,6 +64,7 @@ def test_identities_ground_next_to_a_key(defended: bool) -> None:
     assert (share >= 0.95) if defended else (share < 0.5)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("doubt", [True, False])
 def test_liars_that_name_ghosts(doubt: bool) -> None:
     """No records go to ghosts; without doubt most do, and the walk waits for them."""

@@ -72,6 +72,7 @@ def run(*args: object) -> str:
     return str(done.stdout)
 
 
+@pytest.mark.ci
 def test_file_from_one_node_to_another(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     one, two = pair
     path = tmp_path / "file"

@@ -36,6 +36,7 @@ def processes_with(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.ci
 def test_demo(tmp_path: Path) -> None:
     began = time.monotonic()
     ended = shoal("demo", "--json", "--max-tokens", "24", env=environment(tmp_path))
@@ -50,6 +51,7 @@ def test_demo(tmp_path: Path) -> None:
     assert processes_with(tmp_path) == [], "no process is left"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
     """No process and no folder stays. The folder is named after the test, and the path of a control
@@ -96,6 +98,7 @@ def test_interrupted_while_a_daemon_starts(monkeypatch: pytest.MonkeyPatch) -> N
     assert not swarm.folder.exists()
 
 
+@pytest.mark.ci
 def test_keep_leaves_the_daemons_running(tmp_path: Path) -> None:
     ended = shoal("demo", "--nodes", "1", "--keep", "--json", "--max-tokens", "4",
                   env=environment(tmp_path))  # fmt: skip

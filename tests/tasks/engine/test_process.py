@@ -88,7 +88,9 @@ async def test_sessions_stream_together_and_do_not_mix(
     nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("most", [defaults.THREAD_BYTES, 50_000])
+@pytest.mark.parametrize(
+    "most", [pytest.param(defaults.THREAD_BYTES, marks=pytest.mark.ci), 50_000]
+)
 @pytest.mark.trio
 async def test_large_payloads_and_state_cross_the_process_border(
     nursery: trio.Nursery, checkpoint: Any, monkeypatch: pytest.MonkeyPatch, most: int

@@ -163,6 +163,7 @@ async def test_a_report_from_a_process(tmp_path: Path) -> None:
     assert await run_probe(host, tmp_path, 1) == REPORT
 
 
+@pytest.mark.ci
 @pytest.mark.trio
 async def test_the_real_probe_takes_less_than_ten_seconds(tmp_path: Path) -> None:
     """The limit of 30 s is for machines that run other tests at the same time."""

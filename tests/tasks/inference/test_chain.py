@@ -19,6 +19,7 @@ from shoal.tasks.inference.conversation.watch import Watch
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed, Summary, TextDelta
 from shoal.tasks.inference.session import Failed, Quiet
+from tests.marks import in_ci
 from tests.tasks.fake_swarm import FakeSwarm, Node, peer_of
 
 PROMPT = "Once upon a time"
@@ -156,7 +157,11 @@ async def away_for_seven_seconds(swarm: Swarm, name: str) -> None:
 
 @pytest.mark.parametrize(
     "deed",
-    [power_cut, worker_hangs, daemon_is_stopped, stages_miss_each_other, away_for_seven_seconds],
+    [
+        power_cut,
+        worker_hangs,
+        *in_ci(daemon_is_stopped, stages_miss_each_other, away_for_seven_seconds),
+    ],
 )
 def test_another_replica_takes_over_within_two_seconds(whole: Summary, deed: Deed) -> None:
     async def body(world: World) -> None:
@@ -175,7 +180,7 @@ async def asks_nobody(watch: Watch) -> None:
     await trio.sleep(0.5)
 
 
-@pytest.mark.parametrize("deed", [power_cut, stages_miss_each_other])
+@pytest.mark.parametrize("deed", [power_cut, *in_ci(stages_miss_each_other)])
 def test_unwatched_chains_delay_the_takeover_until_links_end(
     whole: Summary, deed: Deed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
