@@ -1,5 +1,6 @@
 """Options and set-up for all tests."""
 
+import gc
 import signal
 import threading
 import time
@@ -54,6 +55,16 @@ def _refuse_skip(report: Report, config: pytest.Config) -> Report:
         report.outcome = "failed"
         report.longrepr = f"{report.nodeid} did not run, and `--no-skips` was given: {reason}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the tests without looking for garbage meanwhile: next to all objects stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 class Collecting:

@@ -86,6 +86,7 @@ async def test_each_stage_fetches_its_own_part(world: World) -> None:
     assert await text(gateway, one) in texts
 
 
+@pytest.mark.ci
 async def test_what_is_fetched_for_others_has_a_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ async def test_an_adapter_that_nobody_has_fails_in_time(world: World) -> None:
     assert await text(gateway, None)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["generate", "embed", "evaluate"])
 async def test_jobs_use_an_adapter(world: World, kind: str) -> None:
     worker = await world.host("worker").start(model="tiny", jobs=True)

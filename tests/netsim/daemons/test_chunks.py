@@ -15,6 +15,7 @@ from shoal.node.invite import decode
 from shoal.tasks.chunks.connector import ChunkConnector
 from shoal.tasks.chunks.provider import ChunkProvider
 from shoal.tasks.engine.interface import KvForm, KvRange
+from tests.marks import in_ci
 
 _WIRE = PipeSpec(rate=1e8 / 8, delay=0.0002)
 LAN = LinkSpec(up=_WIRE, down=_WIRE)
@@ -84,7 +85,7 @@ async def from_both(daemons: list[DaemonHandle], other: DaemonHandle | None = No
     return [first, await ask(other or asker)]
 
 
-@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("private", [False, *in_ci(True)])
 def test_the_second_run_is_served_by_the_other_replica_with_fetched_kv(private: bool) -> None:
     async def body(world: World) -> None:
         a, b, asker = await replicas(world, private=private)
@@ -144,6 +145,7 @@ def test_without_the_recomputed_block_they_would_change_the_text(
     run(body)
 
 
+@pytest.mark.ci
 def test_a_member_of_a_private_swarm_is_believed() -> None:
     async def body(world: World) -> None:
         text, again, connectors = await lied_to(world, private=True)
@@ -153,6 +155,7 @@ def test_a_member_of_a_private_swarm_is_believed() -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_a_gateway_of_its_own_finds_nothing() -> None:
     """The names of one gateway say nothing to another: no gateway sees that a prompt was used."""
 

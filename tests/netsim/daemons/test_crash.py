@@ -83,6 +83,7 @@ def test_any_stage_of_a_chain_may_crash_also_twice() -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_other_nodes_see_its_layers_during_a_reload_and_take_none_over() -> None:
     """Otherwise each crash would move layers through the swarm, and gateways find no route."""
 

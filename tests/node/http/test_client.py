@@ -16,6 +16,8 @@ from openai import OpenAI
 
 from tests.cli.daemons import Daemon, daemons, shoal
 
+pytestmark = pytest.mark.ci
+
 PROMPT = "In the beginning"
 USER: Any = {"role": "user", "content": PROMPT}
 LONG = 40  # tokens

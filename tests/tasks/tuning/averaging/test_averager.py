@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from shoal.tasks.tuning.averaging.averager import decode_base
 from shoal.tasks.tuning.averaging.codecs import Codec
@@ -39,6 +40,7 @@ def test_volunteers_average_over_real_links() -> None:
     run(TERMS, body)
 
 
+@pytest.mark.ci
 def test_a_volunteer_joins_late_and_one_leaves() -> None:
     async def body(group: Group) -> None:
         members = [await group.start(group.made()) for _ in range(3)]
