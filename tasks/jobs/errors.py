@@ -3,7 +3,7 @@
 JobError                    `code` is a short fixed word; codes: docs/spec/jobs.md
 ├── BadSpec                 the request of a job is malformed or exceeds a limit
 └── BadOutcome              the result in a claim is invalid
-    └── Unsealable          what was sealed cannot be opened here
+    └── Unsealable          an envelope cannot be opened here
 """
 
 from ..errors import TaskError
@@ -29,8 +29,8 @@ class BadOutcome(JobError):
 
 
 class Unsealable(BadOutcome):
-    """What was sealed cannot be opened here: this node has not the key (`no-key`), or it was made
-    with another key, for another place, or was changed (`bad-seal`)."""
+    """An envelope cannot be opened here: this node lacks the key (`no-key`), or the envelope was
+    made with another key, for another place, or was changed (`bad-seal`)."""
 
     def __init__(self, message: str, code: str = "bad-seal") -> None:
         super().__init__(message, code)

@@ -36,8 +36,8 @@ _SEAL_NEXT = re.compile(rb"\xa4seal\x93\xc4\x20(.{32})(?:\xc4\x00|\xc4\x08(.{8})
 
 
 class SpecSeal(Row, frozen=True):
-    """What a sealed job needs: `box`, the author's key for the outputs. If the inputs are sealed
-    too, `mark` names the secret of the group, and `hidden` has the fields of the spec that only its
+    """The seal of a job: `box` is the author's key for the outputs. If the inputs are sealed too,
+    `mark` names the secret of the group, and `hidden` has the fields of the spec that only its
     members can read."""
 
     box: Annotated[bytes, Meta(min_length=BOX_BYTES, max_length=BOX_BYTES)]

@@ -145,8 +145,8 @@ class ListJobs(Ask[JobsPage, Never]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecView:
     """The request of a job. `prompt` is the text of its first row, or the beginning of it. `sealed`
-    says what is sealed: `all`, `outputs`, or "" for nothing. What is sealed is empty here, except
-    on the node that submitted the job."""
+    is `all`, `outputs`, or "" if nothing is sealed. Sealed fields are empty, except on the node
+    that submitted the job."""
 
     root: str
     model: str

@@ -31,8 +31,8 @@ def padded_size(size: int, most: int) -> int:
     """Return the size to which a message of `size` bytes is padded, with its end: at most 12 %
     more, and not over `most`.
 
-    Of the size, only the exponent and as many leading bits of the mantissa as the exponent has are
-    kept (Padmé, Nikitin et al. 2019).
+    The padded size has as many significant bits as its exponent has digits in binary (Padmé,
+    Nikitin et al. 2019).
     """
     size = max(size + 1, LEAST)
     exponent = size.bit_length() - 1

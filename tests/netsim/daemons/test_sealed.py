@@ -132,7 +132,7 @@ def test_the_author_is_off_while_its_job_is_done() -> None:
 
 
 def test_a_removed_member_cannot_read_later_jobs() -> None:
-    """Its claim on disk is a node that has all bytes of the job and the keys of before."""
+    """The removed member still has the keys of before."""
 
     async def body(world: World) -> None:
         nodes, asker = await swarm(world)

@@ -47,7 +47,7 @@ GOOD = JobOutcome(text=line("in the well"), tokens=3, reason="stop")
 
 
 async def test_the_author_reads_the_result_after_a_restart(world: World) -> None:
-    """It is off while the job is done. Nothing but its identity and its feed is left."""
+    """The author is off while the job is done, and has only its identity and its feed left."""
     async with desk(world) as made:
         asked = await submit(made, sealed_desk(made))
         facts = dict(made.state.facts)
@@ -76,7 +76,7 @@ async def test_a_long_output_is_a_sealed_blob(world: World) -> None:
 
 @pytest.mark.parametrize("lie", ["plain", "error", "cut", "stolen", "other", "lines", "bad-seal"])
 async def test_a_worker_whose_output_cannot_be_opened_is_replaced(world: World, lie: str) -> None:
-    """It is refused, another node does the piece, and nothing is lost."""
+    """The author refuses the worker, another node does the piece, and nothing is lost."""
     async with desk(world) as made:
         mine = sealed_desk(made)
         asked, other = await submit(made, mine), await submit(made, mine)

@@ -1,4 +1,4 @@
-"""Sealed specs, rows and outputs: who can open them, and in which place only."""
+"""Sealed specs, rows and outputs: the nodes that can open them, and the only place of each."""
 
 from collections.abc import Callable
 from dataclasses import replace
