@@ -19,7 +19,7 @@ from tests.netsim.daemons.test_jobs import client, done, servers
 
 WORD = "zephyranthes"
 PROMPT = f"Once upon a {WORD}"
-SERVES = {"engine": True, "model": "tiny", "layers": (0, 6)}
+SERVES: dict[str, Any] = {"engine": True, "model": "tiny", "layers": (0, 6)}
 
 
 async def swarm(world: World) -> tuple[list[DaemonHandle], DaemonHandle]:
