@@ -83,7 +83,7 @@ class Working:
         )
         """Replication of jobs, their inputs and their outputs."""
         self.shelf = shelf
-        self.moving = Moving(base, network, models, shelf, tuning)
+        self.moving = Moving(base, network, models, shelf, tuning, self.seals)
         """Fine-tunings that this node trains for any node."""
         self._wanted = base.config.jobs
         self.worker = Worker(

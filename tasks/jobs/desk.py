@@ -119,12 +119,16 @@ class Desk:
         await self._write(facts)
         return [job.id for job, _ in facts if not job.of]
 
-    async def submit_packed(self, kind: str, spec: bytes, *, lease: float) -> str:
+    def drafted(self, kind: str) -> tuple[Job, bytes]:
+        """Return a job of one piece without a spec, and its nonce, for `submit_packed`."""
+        nonce = self.nonce() + bytes(2)
+        return Job(job_id(self._own, nonce), self._own, kind), nonce
+
+    async def submit_packed(self, draft: tuple[Job, bytes], spec: bytes, *, lease: float) -> str:
         """Submit a job of one piece whose spec is encoded and checked, and return its id. Raises
         the errors of `submit`."""
-        nonce = self.nonce() + bytes(2)
-        job = Job(job_id(self._own, nonce), self._own, kind, spec, lease=lease)
-        await self._write([(job, nonce)])
+        job, nonce = draft
+        await self._write([(replace(job, spec=spec, lease=lease), nonce)])
         return job.id
 
     async def _write(self, facts: Sequence[tuple[Job, bytes]]) -> None:

@@ -58,7 +58,8 @@ def sealed_draft(
         )  # fmt: skip
         if secret is not None and (at := spec.blob) is not None:
             begun = len(blob)
-            blob += seals.seal_rows(job, spec, data[at.start : at.stop], secret)
+            lines = spec.first, spec.last
+            blob += seals.seal_rows(job, data[at.start : at.stop], secret, lines)
             spec = replace(spec, blob=structs.replace(at, start=begun, stop=len(blob)))
         jobs.append(job)
         specs.append(spec)

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from ....state import defaults as state_defaults
 from ....state.group.group import Group
+from ....state.group.sealing import mark_of
 from ....state.views.jobs import Job
 from ....transport.decoding import decode, typed
 from ....transport.errors import Undecodable
@@ -30,10 +31,13 @@ from ..shelf import Shelves
 from ..spec import NAME_BYTES, JobSpec, SpecSeal, check_stop, seal_of
 from . import envelopes
 from .envelopes import Unopened
+from .states import StateSeal
 
-_BOX, _OUTPUT, _SPEC, _ROWS = (
-    b"shoal/job/" + word + b"/1\0" for word in (b"box", b"output", b"spec", b"rows")
+_BOX, _OUTPUT, _SPEC, _ROWS, _STATE = (
+    b"shoal/job/" + word + b"/1\0" for word in (b"box", b"output", b"spec", b"rows", b"state")
 )
+Lines = tuple[int, int]
+"""Numbers of the first and the last line of a piece."""
 LONGEST: Final = defaults.RESULT_BYTES - defaults.SEALED_MARGIN
 """The most bytes of an encoded outcome that is sealed."""
 
@@ -108,20 +112,33 @@ class JobSeals:
     def with_seal(self, job: Job, spec: JobSpec, secret: tuple[bytes, bytes] | None) -> JobSpec:
         """Return the spec of a piece of this node with a seal. With a `secret` (mark, secret), the
         inline rows and the texts for people are sealed, too."""
-        box = self.box_of(job.whole)
         if secret is None:
-            return replace(spec, seal=SpecSeal(box))
+            return replace(spec, seal=SpecSeal(self.box_of(job.whole)))
         stop = tuple(text.encode() for text in spec.options.stop)
         hidden = pack(_Hidden(spec.lines, spec.name, spec.abstract.encode(), stop))
-        sealed = self._under(secret[1], hidden, _input_place(_SPEC, job, spec),
-                             defaults.SEALED_SPEC_BYTES)  # fmt: skip
+        seal = self.hide(job, hidden, secret, (spec.first, spec.last))
         options = replace(spec.options, stop=())
-        seal = SpecSeal(box, secret[0], sealed)
         return replace(spec, seal=seal, lines=b"", name="", abstract="", options=options)
 
-    def seal_rows(self, job: Job, spec: JobSpec, rows: bytes, secret: tuple[bytes, bytes]) -> bytes:
-        """Return the rows of a piece of this node, sealed for a blob."""
-        return self._under(secret[1], rows, _input_place(_ROWS, job, spec), defaults.PIECE_BYTES)
+    def hide(
+        self, job: Job, data: bytes, secret: tuple[bytes, bytes], lines: Lines = (1, 1)
+    ) -> SpecSeal:
+        """Return the seal of a job of this node, which hides some data."""
+        place, most = _input_place(_SPEC, job, lines), defaults.SEALED_SPEC_BYTES
+        hidden = self._under(secret[1], data, place, most)
+        return SpecSeal(self.box_of(job.whole), secret[0], hidden)
+
+    def seal_rows(
+        self,
+        job: Job,
+        rows: bytes,
+        secret: tuple[bytes, bytes],
+        lines: Lines = (1, 1),
+        most: int = defaults.PIECE_BYTES,
+    ) -> bytes:
+        """Return the rows of a piece of this node, sealed for a blob, with `most` bytes if they
+        fit."""
+        return self._under(secret[1], rows, _input_place(_ROWS, job, lines), most)
 
     def _under(self, secret: bytes, data: bytes, place: bytes, most: int) -> bytes:
         salt = self._host.entropy(envelopes.SEED_BYTES)
@@ -134,7 +151,7 @@ class JobSeals:
         """
         if spec.seal is None or not spec.seal.hidden:
             return spec
-        data = self._open_input(job, spec, spec.seal.hidden, _SPEC)
+        data = self.reveal(job, spec.seal, (spec.first, spec.last))
         try:
             said = typed(_Hidden, decode(data, limit=state_defaults.JOB_SPEC_BYTES, once=True))
             stop = tuple(text.decode() for text in said.stop)
@@ -146,22 +163,33 @@ class JobSeals:
         options = replace(spec.options, stop=stop)
         return replace(spec, lines=said.lines, name=said.name, abstract=abstract, options=options)
 
-    def open_rows(self, job: Job, spec: JobSpec, envelope: bytes) -> bytes:
+    def reveal(self, job: Job, seal: SpecSeal, lines: Lines = (1, 1)) -> bytes:
+        """Return what a seal hides. Raises Unsealable if this node cannot open it."""
+        return self._opened(job, seal, seal.hidden, _input_place(_SPEC, job, lines))
+
+    def open_rows(self, job: Job, seal: SpecSeal, rows: bytes, lines: Lines = (1, 1)) -> bytes:
         """Return the rows of a piece that are sealed in a blob. Raises Unsealable if this node
         cannot open them."""
-        return self._open_input(job, spec, envelope, _ROWS)
+        return self._opened(job, seal, rows, _input_place(_ROWS, job, lines))
 
-    def _open_input(self, job: Job, spec: JobSpec, envelope: bytes, domain: bytes) -> bytes:
-        assert spec.seal is not None
-        secret = self._secret(spec.seal.mark)
+    def _opened(self, job: Job, seal: SpecSeal, envelope: bytes, place: bytes) -> bytes:
+        secret = self._secret(seal.mark)
         if secret is None:
             raise Unsealable(
                 f"{piece_words(job)} is sealed under a key of the group that is not here", "no-key"
             )
         try:
-            return envelopes.open_under(secret, envelope, _input_place(domain, job, spec))
+            return envelopes.open_under(secret, envelope, place)
         except Unopened:
             raise Unsealable(f"the rows of {piece_words(job)} cannot be opened") from None
+
+    def state_seal(self, job: Job, mark: bytes = b"") -> StateSeal:
+        """Return the seal of the state of a job, under the secret with this mark. Without a mark,
+        it opens what any secret of the group has sealed."""
+        group = self._group()
+        known = [] if group is None else [secret for _, secret in group.secrets.known()]
+        secrets = [secret for secret in known if not mark or mark_of(secret) == mark]
+        return StateSeal(secrets, _place(_STATE, job), piece_words(job))
 
     # Outputs.
 
@@ -212,8 +240,9 @@ async def rows_of(job: Job, spec: JobSpec, shelf: Shelves, seals: JobSeals | Non
     if spec.blob is None:
         return spec.lines
     data = await shelf.read(spec.blob, job.author)
-    hides = spec.seal is not None and spec.seal.hidden
-    return seals.open_rows(job, spec, data) if hides and seals is not None else data
+    if spec.seal is None or not spec.seal.hidden or seals is None:
+        return data
+    return seals.open_rows(job, spec.seal, data, (spec.first, spec.last))
 
 
 def piece_words(job: Job) -> str:
@@ -228,8 +257,8 @@ def _place(domain: bytes, job: Job) -> bytes:
     return domain + public_key_of(job.author) + ids + numbers
 
 
-def _input_place(domain: bytes, job: Job, spec: JobSpec) -> bytes:
-    return _place(domain, job) + spec.first.to_bytes(8) + spec.last.to_bytes(8)
+def _input_place(domain: bytes, job: Job, lines: Lines) -> bytes:
+    return _place(domain, job) + lines[0].to_bytes(8) + lines[1].to_bytes(8)
 
 
 def _output_place(job: Job, claimant: PeerId) -> bytes:
