@@ -101,7 +101,7 @@ class LoadedCheckpoint:
 @dataclass(frozen=True, slots=True)
 class CheckpointTerms:
     """Properties that a checkpoint must fit: settings, shapes of the model's modules,
-    digest of the run, the author for whom its parts are kept, and the seal of all parts, or
+    digest of the run, the author of the job, for which parts are kept, and their seal, or
     None."""
 
     settings: TuningSettings
