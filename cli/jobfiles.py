@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import defaults, render
 from .errors import CommandError
@@ -24,14 +24,15 @@ NO_OPTIONS: TextOptions = {
     "max_tokens": None, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": None, "stop": (),
     "raw": False,
 }  # fmt: skip
-OWN_KEYS = ("model", "kind", "file", "prompt", "priority", "deadline", "output")
+OWN_KEYS = ("model", "kind", "file", "prompt", "priority", "deadline", "output", "seal")
 KEYS = (*OWN_KEYS, *NO_OPTIONS)
 """All keys of a job file."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """A job as the user describes it. `deadline` is a time span such as `2h`, or a time."""
+    """A job as the user describes it. `deadline` is a time span such as `2h`, or a time. `seal` is
+    `all`, `outputs` or None."""
 
     model: str
     prompt: str | None = None
@@ -40,6 +41,7 @@ class JobOrder:
     priority: int | None = None
     deadline: str | None = None
     output: Path | None = None
+    seal: Literal["all", "outputs"] | None = None
     options: TextOptions = field(default_factory=lambda: NO_OPTIONS)
 
 
@@ -68,6 +70,7 @@ def request_of(order: JobOrder) -> "Iterator[SubmitJobs]":
             prompts=None if order.prompt is None else (order.prompt,),
             file=None if path is None else str(path.absolute()),
             deadline=deadline,
+            seal=order.seal,
             **more,
         )
 
@@ -156,6 +159,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("temperature", "top_p"), (int, float)),
     "deadline": (str, date),  # datetime is a kind of date
     "raw": (bool,),
+    "seal": (bool, str),
     "stop": (list,),
 }
 _WORDS: Mapping[tuple[type, ...], str] = {
@@ -164,6 +168,7 @@ _WORDS: Mapping[tuple[type, ...], str] = {
     (int, float): "a number",
     (str, date): 'a time span such as "2h", or a time',
     (bool,): "true or false",
+    (bool, str): 'true, false or "outputs"',
     (list,): 'a list of texts, such as ["END"]',
 }
 
@@ -190,9 +195,21 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         if not all(isinstance(each, str) for each in checked):
             raise _bad(path, "has a wrong value of `stop`: expected a list of texts")
         return tuple(checked)
+    if key == "seal":
+        return _seal(path, value)
     if isinstance(value, date):
         return value.isoformat()
     return float(checked) if key in ("temperature", "top_p") else checked
+
+
+def _seal(path: Path, value: Any) -> Literal["all", "outputs"] | None:
+    """Return what to seal: `all`, `outputs` or None."""
+    if isinstance(value, bool):
+        return "all" if value else None
+    if value == "outputs":
+        return "outputs"
+    raise _bad(path, f"has a wrong value of `seal`: expected {_WORDS[bool, str]}, got "
+               f"{_shown(value)}")  # fmt: skip
 
 
 def _bad(path: Path, what: str, *, hint: str = "docs/jobs.md shows a job file") -> CommandError:

@@ -130,6 +130,8 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
 @click.option("--movable/--stay", "moves", default=None,
               help="Let other nodes train it, which then have the encoded texts; it goes on when "
               "this node is off (default: in a private swarm).")  # fmt: skip
+@click.option("--seal", is_flag=True, help="Only members of the private group can read what other "
+              "nodes store of it.")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Do not follow it.")
 @click.option("--node", "data", envvar="SHOAL_DATA", metavar="DIR", callback=_folder,
               help="Data folder of the node (default: the platform's; SHOAL_DATA).")  # fmt: skip

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import click
 
@@ -23,6 +23,7 @@ NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all`
 STATES = ("open", "claimed", "done", "failed")
 
 COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
+SEALED = {"all": "rows and outputs", "outputs": "outputs; every node can read the rows"}
 LETTERS = 12  # letters of a job id that are shown
 ABSTRACT = 48  # most characters of a prompt in a table
 
@@ -41,9 +42,9 @@ def job() -> None:
     """Submit work that idle nodes of the swarm do later: prompts, or texts for
     embeddings.
 
-    A job continues while this computer is off. Jobs and results are not secret: every node of the
-    swarm stores and can read them. A result is only as trustworthy as the node that made it.
-    Interactive requests take precedence over jobs.
+    A job continues while this computer is off. Jobs and results are not secret unless they are
+    sealed: every node of the swarm stores and can read them. A result is only as trustworthy as
+    the node that made it. Interactive requests take precedence over jobs.
     """
 
 
@@ -79,6 +80,11 @@ def job() -> None:
               help="Random seed, to repeat a text (default: a new one for each job).")  # fmt: skip
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
 @click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
+@click.option("--seal", "seal", flag_value="all", default=None,
+              help="Only this node can read the outputs, and only the members of its private "
+              "group the rows.")  # fmt: skip
+@click.option("--seal-outputs", "seal", flag_value="outputs",
+              help="Only this node can read the outputs.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="With --follow, write the output to FILE.")  # fmt: skip
 @click.option("--follow", "--wait", "follow", is_flag=True,
@@ -92,6 +98,7 @@ def submit(
     kind: str | None,
     priority: int | None,
     deadline: str | None,
+    seal: Literal["all", "outputs"] | None,
     output: Path | None,
     follow: bool,
     data: Path,
@@ -105,7 +112,8 @@ def submit(
     row, in the same order. JOB.toml describes a job in the same words as these options. The PROMPT
     `-` reads one prompt from standard input. When an id is printed, its job is stored on this
     node's disk, and on another node unless the command says otherwise. Every node of the swarm can
-    read the jobs. Needs a running daemon.
+    read the jobs, unless they are sealed; a node that computes a row sees it in any case. Needs a
+    running daemon.
     """
     if output is not None and not follow:
         hint = "add --follow; or fetch the output later: `shoal job result ID -o FILE`"
@@ -119,7 +127,7 @@ def submit(
             raise click.UsageError("give either a PROMPT or --file FILE")
         prompt = read_prompt() if prompt == "-" else prompt
         order = jobfiles.JobOrder(
-            name, prompt, file, kind or "generate", priority, deadline, output, options
+            name, prompt, file, kind or "generate", priority, deadline, output, seal, options
         )
     sent = _send(data, order)
     job_id = sent.jobs[0]
@@ -298,6 +306,8 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
         ("model", render.name(answer.model or "-", 64)),
         ("prompt", render.safe(answer.abstract, 300)),
     ]
+    if answer.spec is not None and answer.spec.sealed:
+        rows.append(("sealed", SEALED.get(answer.spec.sealed, "")))
     if answer.made:
         rows.append(("submitted", _time(answer.made)))
     if answer.deadline:

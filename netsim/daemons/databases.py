@@ -18,8 +18,8 @@ _MAKES: Final = apsw.SQLITE_OPEN_CREATE  # flag: create the file if it does not 
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _JULIAN_MS: Final = 210866760000000  # the start of 1970 by SQLite's clock, in milliseconds
 # A sixteenth of the usual cache and an eighth of the usual log, because hundreds of hosts share one
-# machine's memory, and the file that SQLite caches is in that memory itself. A shorter log is copied
-# more often, which on a full disk needs room that a commit does not.
+# machine's memory, and the file that SQLite caches is in that memory itself. A shorter log is
+# copied more often, which on a full disk needs room that a commit does not.
 _SIZES: Final = Sizes(cache=64 * 2**10, log=128 * 2**10)
 _numbers = count(1)  # for unique names of SQLite's VFS
 

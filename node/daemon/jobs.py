@@ -8,6 +8,7 @@ import trio
 
 from ...state.errors import FeedFull
 from ...state.group.facts import Role
+from ...state.group.group import Group
 from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
 from ...tasks.jobs.checking.checks import ResultChecks
@@ -20,6 +21,7 @@ from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.models import JobModels
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.runner import Workshop, runners
+from ...tasks.jobs.sealing.seals import JobSeals
 from ...tasks.jobs.services import RowServices
 from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.worker import Worker, does_jobs
@@ -55,7 +57,6 @@ class Working:
         shelf = _shelf(base, content)
         local, stage = JobNode(host, state, own, network.endpoint.guard), network.stage
         self.local = local
-        self.desk = Desk(local, Results(host, self._folder.results), shelf)
         trust = Trust(host, state, own)
         self._accounting = Accounting(state, own, stage.meter, self._payer, write_more=trust.write)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
@@ -64,11 +65,14 @@ class Working:
             host.now,
             works_for=lambda root: serving.is_for(root) or base.library.is_named(root),
         )
-        self.shop = Workshop(services, models, shelf, turn, network.directory.members)
+        self.seals = JobSeals(base.identity, host, self._group)
+        """Keys of sealed jobs."""
+        self.shop = Workshop(services, models, shelf, turn, network.directory.members, self.seals)
         """What jobs of all kinds use on this node."""
         self.checks = ResultChecks(host, own, self.shop, KINDS, trust)
         """Checks of the results of this node's jobs."""
-        self.desk = Desk(local, Results(host, self._folder.results), shelf, self.checks)
+        results = Results(host, self._folder.results)
+        self.desk = Desk(local, results, shelf, self.checks, self.seals)
         self.keepers = Keepers(
             host,
             network.courier,
@@ -79,7 +83,7 @@ class Working:
         )
         """Replication of jobs, their inputs and their outputs."""
         self.shelf = shelf
-        self.moving = Moving(base, network, models, shelf, tuning)
+        self.moving = Moving(base, network, models, shelf, tuning, self.seals)
         """Fine-tunings that this node trains for any node."""
         self._wanted = base.config.jobs
         self.worker = Worker(
@@ -91,12 +95,18 @@ class Working:
             health=partial(base.health.show, "jobs"),
             replicate=self.keepers.replicate,
             weight=trust.weight,
+            seals=self.seals,
         )
         self.moving.connect(
             lambda job: self.worker.crew.heirs(job.id, own),
             lambda peer: self.does_jobs and self._is_member(peer),
         )
         self._does_jobs = base.works
+
+    def _group(self) -> Group | None:
+        """Return the private group of this node, or None."""
+        upkeep = self._state.upkeep
+        return None if upkeep is None else upkeep.group
 
     @property
     def does_jobs(self) -> bool:
@@ -131,14 +141,14 @@ class Working:
     def _is_member(self, author: PeerId) -> bool:
         """Return whether jobs of this author are accepted. In a private group, the author must be a
         member that is not revoked."""
-        upkeep = self._state.upkeep
-        return upkeep is None or upkeep.group.order.role(author) is not None
+        group = self._group()
+        return group is None or group.order.role(author) is not None
 
     def _is_client(self) -> bool:
         """Return whether this node is a client of a private group. Members ignore what clients
         publish about jobs."""
-        upkeep = self._state.upkeep
-        return upkeep is not None and upkeep.group.role is Role.CLIENT
+        group = self._group()
+        return group is not None and group.role is Role.CLIENT
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the job service until cancelled. `nursery.start` returns once the results of earlier

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ...state.views.jobs import Job
 from ...tasks.jobs.models import JobModels
+from ...tasks.jobs.sealing.seals import JobSeals
 from ...tasks.jobs.shelf import Shelves
 from ...tasks.tuning.moving.checkpoints import ArchOf, Checkpoints
 from ...tasks.tuning.moving.runner import FinetuneRunner, MovedChainSource
@@ -33,10 +34,11 @@ class Moving:
         models: JobModels,
         shelf: Shelves,
         trainers: Trainers,
+        seals: JobSeals,
     ) -> None:
         host, jobs = base.host, network.state.views.jobs
         self.vault = Vault(host, shelf)
-        self.checkpoints = Checkpoints(self.vault, shelf, jobs, models, trainers.arch_of)
+        self.checkpoints = Checkpoints(self.vault, shelf, jobs, models, trainers.arch_of, seals)
         self.standby = TrainerStandby(host, network.courier, jobs, self.checkpoints)
         folder = base.config.folder.trained
         self.runner = FinetuneRunner(host, folder, trainers.chains, self.checkpoints, self.standby)

@@ -26,12 +26,20 @@ class TuningParts:
         self._content = content
         self._state = network.state
         self._models = compute.models
+        self._seals = compute.working.seals
         working, moving = compute.working, compute.working.moving
         self.vault = moving.vault
         """The checkpoints of fine-tunings that move."""
         afar = Afar(
             working.local,
-            Bureau(working.desk, working.shelf, working.keepers, moving.standby, moving.runner),
+            Bureau(
+                working.desk,
+                working.shelf,
+                working.keepers,
+                moving.standby,
+                moving.runner,
+                working.seals,
+            ),
             moving.vault,
         )
         self.tunings = Tunings(
@@ -43,6 +51,11 @@ class TuningParts:
             ),
             network.endpoint.guard,
         )  # fmt: skip
+
+    def check_seal(self) -> None:
+        """Raise JobError `no-group` or GroupRefused `not-ready` if nothing can be sealed for a
+        group now."""
+        self._seals.newest()
 
     @property
     def is_private(self) -> bool:

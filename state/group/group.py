@@ -17,12 +17,13 @@ from typing import NamedTuple
 from ...transport.handshake.hello import INVITATION, SWARM, Invitations, Secret, invited
 from ...transport.identity import Identity, PeerId
 from .. import defaults
+from ..errors import GroupRefused
 from ..feeds.entry import FeedName
 from ..feeds.feed import EntryVerdict
 from ..replication.holding import Watcher
 from .facts import GROUP, Charter, Grant, GroupFacts, Role, Sealed
 from .rule import Order, decide
-from .sealing import mark_of, open_secret
+from .sealing import boxed, mark_of, open_secret
 
 NOT_A_MEMBER, REVOKED, NOT_READY = "not-a-member", "revoked", "not-ready"
 """Codes with which peers are refused."""
@@ -286,6 +287,27 @@ class Group(Watcher):
     def rotator(self) -> PeerId | None:
         """Return the owner that made the newest rotation, or None if there is none."""
         return next((peer for mark, peer in self._rotations() if mark == self._newest), None)
+
+    def fresh_secret(self) -> tuple[Mark, bytes]:
+        """Return the newest secret, under which data is sealed that only present members may read.
+
+        Raises GroupRefused `not-ready` while this node does not know it, or it was given to a peer
+        that is revoked and no owner has replaced it yet.
+        """
+        newest, rotator = self._newest, self.rotator()
+        if newest is None or rotator is None or newest not in self.secrets:
+            why = "this node does not know the newest key of its group yet"
+        elif boxed(
+            self.charter.ident,
+            newest.number,
+            self.order.revoked,
+            self.parts(rotator, newest.number),
+        ):
+            why = "a revoked peer knows the newest key of the group"
+        else:
+            return newest, self.secrets[newest]
+        hint = "try again in some seconds; if that does not help: `shoal group rotate`"
+        raise GroupRefused("not-ready", why, hint=hint)
 
     def parts(self, peer: PeerId, number: int) -> list[Sealed]:
         """Return the parts of an owner's rotation, sorted by number."""

@@ -1,6 +1,7 @@
 """Constants of this package, with their units."""
 
 LEASE = 120.0  # seconds without progress by a job's claimant until other nodes may try the job
+SEALED_LEASE = 600.0  # … if the outputs are sealed, because no other node can check the progress
 STEPS_A_LEASE = 3  # the most progress entries written per lease
 STEP_PAUSE = 5.0  # least seconds between two of these entries, because each is sent to all nodes
 LOOK = 1.0  # seconds between two searches for a job while there is none
@@ -38,7 +39,10 @@ ROW_MESSAGES = 64  # the most messages of one conversation
 ROW_CHOICES = 64  # choices of a question in a row
 ROW_MESSAGE = 300  # characters of the message of a row that failed
 INPUT_BYTES = 64 * 2**20  # of one job
-PIECE_BYTES = 2**20  # of the rows of one piece
+PIECE_BYTES = 2**20  # of the rows of one piece, sealed or not
+SEALED_MARGIN = 2**10  # bytes less for rows or an output, so that they fit when they are sealed
+SEALED_INLINE_BYTES = 4 * 2**10  # rows in the spec of a job whose inputs are sealed
+SEALED_SPEC_BYTES = 7 * 2**10  # to which what is sealed in a spec is padded at most
 INLINE_ROWS_BYTES = 6 * 2**10  # rows in the spec of a job; more are a blob
 PIECE_TIME = 10.0  # seconds of work that a node claims at once
 PIECES_AT_ONCE = 32  # pieces that one node works on at once, at most

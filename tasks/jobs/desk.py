@@ -28,11 +28,12 @@ from ...transport.shortid import meant
 from . import defaults
 from .checking.checks import ResultChecks, Verdict
 from .checking.fingerprint import without_fingerprints
-from .errors import BadOutcome, BadSpec, JobError
+from .errors import BadOutcome, BadSpec, JobError, Unsealable
 from .kinds.rows import check_output, error_fields, lines_of, output_line
 from .results import JobOutcome, Results, StoredResult, failed, read_outcome
+from .sealing.seals import JobSeals, piece_words, rows_of
 from .shelf import Shelves
-from .spec import JobSpec, pack_spec, read_spec
+from .spec import JobSpec, pack_spec, read_spec, seal_of
 from .wholes import JobProgressCount, NewJob, asked, checked, joined
 
 _NONCE_BYTES = 6
@@ -67,9 +68,15 @@ class Desk:
     """Submission of the owner's jobs, and collection of their results."""
 
     def __init__(
-        self, node: JobNode, results: Results, shelf: Shelves, checks: ResultChecks | None = None
+        self,
+        node: JobNode,
+        results: Results,
+        shelf: Shelves,
+        checks: ResultChecks | None = None,
+        seals: JobSeals | None = None,
     ) -> None:
-        """Create a desk. Without `checks`, results are believed."""
+        """Create a desk. Without `checks`, results are believed. `seals` opens sealed jobs."""
+        self._seals = seals
         self.results = results
         self._checks = checks
         self._taken_out: OrderedDict[str, dict[str, object]] = OrderedDict()  # the latest facts
@@ -112,12 +119,16 @@ class Desk:
         await self._write(facts)
         return [job.id for job, _ in facts if not job.of]
 
-    async def submit_packed(self, kind: str, spec: bytes, *, lease: float) -> str:
+    def drafted(self, kind: str) -> tuple[Job, bytes]:
+        """Return a job of one piece without a spec, and its nonce, for `submit_packed`."""
+        nonce = self.nonce() + bytes(2)
+        return Job(job_id(self._own, nonce), self._own, kind), nonce
+
+    async def submit_packed(self, draft: tuple[Job, bytes], spec: bytes, *, lease: float) -> str:
         """Submit a job of one piece whose spec is encoded and checked, and return its id. Raises
         the errors of `submit`."""
-        nonce = self._nonce() + bytes(2)
-        job = Job(job_id(self._own, nonce), self._own, kind, spec, lease=lease)
-        await self._write([(job, nonce)])
+        job, nonce = draft
+        await self._write([(replace(job, spec=spec, lease=lease), nonce)])
         return job.id
 
     async def _write(self, facts: Sequence[tuple[Job, bytes]]) -> None:
@@ -323,7 +334,7 @@ class Desk:
 
     # Writing.
 
-    def _nonce(self) -> bytes:
+    def nonce(self) -> bytes:
         """Return the beginning of the nonces of a new job's pieces."""
         self._last_made = max(self._last_made + 1, int(self._host.wall() * 1e6))
         return self._last_made.to_bytes(8) + self._host.entropy(_NONCE_BYTES)
@@ -331,7 +342,7 @@ class Desk:
     def _new(self, new: NewJob, lease: float) -> Iterator[tuple[Job, bytes]]:
         """Yield the pieces of a job with their nonces. Raises BadSpec if one is too large or
         invalid."""
-        nonce = self._nonce()
+        nonce = new.nonce or self.nonce()
         first = job_id(self._own, nonce + bytes(2))
         liars = () if self._checks is None else self._checks.trust.liars()
         for part, (spec, rows) in enumerate(new.pieces):
@@ -475,17 +486,27 @@ class Desk:
         Raises BadOutcome if the result is invalid, and ModelError if the fetch fails.
         """
         said = read_outcome(claim.result)
-        if said.error:
-            return said
-        if not said.blob:
-            return checked(job, said)
-        line = self._fewer.setdefault(claim.claimant, trio.CapacityLimiter(defaults.FETCHES_OF_ONE))
-        async with line, self._few:  # one claimant's missing blobs must not delay other results
-            data = await self._shelf.get(said.blob, said.size)
-        try:
-            return checked(job, replace(said, text=data.decode(), blob=""))
-        except UnicodeDecodeError:
-            raise BadOutcome("the result of a job is no text") from None
+        sealed = seal_of(job.spec) is not None
+        if sealed and not said.sealed and not said.blob:
+            raise Unsealable(f"the output of {piece_words(job)} is not sealed")
+        data = said.sealed
+        if said.blob:
+            line = self._fewer.setdefault(
+                claim.claimant, trio.CapacityLimiter(defaults.FETCHES_OF_ONE)
+            )
+            async with line, self._few:  # one claimant's missing blobs must not delay others
+                data = await self._shelf.get(said.blob, said.size)
+        if sealed:
+            assert self._seals is not None  # only a node with seals submits sealed jobs
+            said = await self._host.offload(self._seals.open_outcome, job, claim.claimant, data)
+        elif said.sealed:
+            raise BadOutcome("the result of a job is sealed, and the job is not")
+        elif said.blob:
+            try:
+                said = replace(said, text=data.decode(), blob="")
+            except UnicodeDecodeError:
+                raise BadOutcome("the result of a job is no text") from None
+        return said if said.error else checked(job, said)
 
     def _refuse(self, job: Job, claim: Claim, why: str) -> JobOutcome | None:
         """Refuse a claimant whose result is invalid, and return None.
@@ -536,9 +557,7 @@ class Desk:
         self._wake()
 
     async def _result_of(self, job: Job, claim: Claim, outcome: JobOutcome) -> StoredResult:
-        spec = None
-        with suppress(BadSpec):
-            spec = read_spec(job.spec)
+        spec = self.spec_of(job)
         if outcome.error and spec is not None and job.parts * job.rows > 1:
             outcome = await self._error_lines(job, spec, outcome)
         failed_rows = int(bool(outcome.error))
@@ -563,13 +582,22 @@ class Desk:
             failed_rows=failed_rows,
         )
 
+    def spec_of(self, job: Job) -> JobSpec | None:
+        """Return the spec of a job, opened as far as this node can, or None if it is invalid."""
+        try:
+            spec = read_spec(job.spec)
+        except BadSpec:
+            return None
+        with suppress(JobError):  # the group's secret may be forgotten
+            if self._seals is not None and job.author == self._own:
+                return self._seals.opened(job, spec)
+        return spec
+
     async def _error_lines(self, job: Job, spec: JobSpec, outcome: JobOutcome) -> JobOutcome:
         """Return the outcome of a piece of which all rows failed: one line for each row."""
         numbers = list(range(spec.first, spec.first + job.rows))
         with suppress(ShoalError):  # without the input, empty lines are not known
-            data = spec.lines
-            if spec.blob is not None:
-                data = await self._shelf.read(spec.blob, self._own)
+            data = await rows_of(job, spec, self._shelf, self._seals)
             numbers = [line.number for line in lines_of(data, spec.first)]
         fields = error_fields(outcome.error, outcome.message)
         text = b"".join(output_line(number, fields) for number in numbers).decode()

@@ -3,6 +3,7 @@
 JobError                    `code` is a short fixed word; codes: docs/spec/jobs.md
 ├── BadSpec                 the request of a job is malformed or exceeds a limit
 └── BadOutcome              the result in a claim is invalid
+    └── Unsealable          an envelope cannot be opened here
 """
 
 from ..errors import TaskError
@@ -23,5 +24,13 @@ class BadSpec(JobError):
 class BadOutcome(JobError):
     """A claim states that a job is done, but its result is invalid."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__("bad-outcome", message)
+    def __init__(self, message: str, code: str = "bad-outcome") -> None:
+        super().__init__(code, message)
+
+
+class Unsealable(BadOutcome):
+    """An envelope cannot be opened here: this node lacks the key (`no-key`), or the envelope was
+    made with another key, for another place, or was changed (`bad-seal`)."""
+
+    def __init__(self, message: str, code: str = "bad-seal") -> None:
+        super().__init__(message, code)

@@ -9,6 +9,8 @@ from . import defaults
 from .errors import JobError
 from .kinds.rows import FileLine
 
+_MOST = defaults.PIECE_BYTES - defaults.SEALED_MARGIN
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -53,7 +55,7 @@ def _cut(
     found: list[Piece] = []
     start, rows, took = 0, 0, 0.0
     for number, line in enumerate(lines):
-        too_large = line.stop - lines[start].start > defaults.PIECE_BYTES
+        too_large = line.stop - lines[start].start > _MOST
         if rows and (rows >= most or took + times[number] > target or too_large):
             found.append(_piece(lines[start:number]))
             start, rows, took = number, 0, 0.0

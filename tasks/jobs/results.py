@@ -7,7 +7,7 @@ after its result is stored. Spec: docs/spec/jobs.md.
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -17,7 +17,7 @@ from msgspec import Meta, structs
 from ...state.defaults import CLAIM_KEPT_BYTES
 from ...state.errors import BadFact
 from ...state.views.view import read_fields
-from ...transport.decoding import read, typed
+from ...transport.decoding import decode, read, typed
 from ...transport.errors import Undecodable
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
@@ -32,8 +32,9 @@ _MOST_TOKENS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """Result of a job: either `text`, `blob` (root of a blob with the text in UTF-8) or `error` (a
-    code)."""
+    """Result of a job: either `text`, `blob` (root of a blob with the text in UTF-8), `error` (a
+    code), or `sealed`: an outcome that only the job's author can read. A blob of a sealed job has
+    such an outcome, too."""
 
     text: str = ""
     blob: str = ""
@@ -42,6 +43,7 @@ class JobOutcome:
     reason: str = ""  # why the answer ended: `stop`, `length` or `context`
     error: str = ""
     message: str = ""
+    sealed: bytes = b""
 
 
 class KeptWork(NamedTuple):
@@ -74,13 +76,15 @@ class _Told(Message, frozen=True):
     blob: Root | None = None
     size: int | None = None
     text: Annotated[bytes, Meta(max_length=defaults.RESULT_BYTES)] | None = None
+    sealed: Annotated[bytes, Meta(max_length=defaults.INLINE_BYTES)] = b""
 
     def check(self) -> None:
         """Raise ValueError if a text is too long or a needed field is missing."""
         check_text(self.error or "", _CODE_BYTES)
         check_text(self.message, _MESSAGE_BYTES)
         check_text(self.reason, _CODE_BYTES)
-        if self.error is None and (self.text if self.blob is None else self.size) is None:
+        has_any = self.sealed or (self.text if self.blob is None else self.size) is not None
+        if self.error is None and not has_any:
             raise ValueError("expected an error, a text, or a blob with its size")
 
 
@@ -88,6 +92,8 @@ def pack_outcome(outcome: JobOutcome) -> bytes:
     """Encode an outcome as the result of a claim."""
     if outcome.error:
         return pack(_Told(error=outcome.error, message=outcome.message))
+    if outcome.sealed:
+        return pack(_Told(sealed=outcome.sealed))
     told = _Told(tokens=outcome.tokens, reason=outcome.reason)
     if outcome.blob:
         return pack(structs.replace(told, blob=outcome.blob, size=outcome.size))
@@ -104,13 +110,31 @@ def failed(code: str, message: str) -> JobOutcome:
 def read_outcome(result: bytes) -> JobOutcome:
     """Decode the result in another node's claim. Raises BadOutcome if it is invalid or too
     large."""
+    with _malformed():
+        return _outcome(read_fields(result))
+
+
+def read_long_outcome(data: bytes) -> JobOutcome:
+    """Decode an outcome that was sealed. Raises the errors of `read_outcome`."""
+    with _malformed():
+        return _outcome(decode(data, limit=defaults.RESULT_BYTES, once=True))
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
     try:
-        told = typed(_Told, read_fields(result))
-        text = (told.text or b"").decode()
+        yield
     except (BadFact, Undecodable, UnicodeDecodeError):
         raise BadOutcome("the result of a job is malformed") from None
+
+
+def _outcome(fields: object) -> JobOutcome:
+    told = typed(_Told, fields)
+    text = (told.text or b"").decode()
     if told.error is not None:
         return JobOutcome(error=told.error or "failed", message=told.message)
+    if told.sealed:
+        return JobOutcome(sealed=told.sealed)
     tokens = min(max(told.tokens, 0), _MOST_TOKENS)
     if told.blob is None:
         return JobOutcome(text, size=len(told.text or b""), tokens=tokens, reason=told.reason)

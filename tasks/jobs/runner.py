@@ -19,19 +19,20 @@ from ..errors import NoRoute
 from ..inference.routing import Members
 from . import defaults
 from .crew import IdleTime
-from .errors import BadSpec
+from .errors import BadSpec, Unsealable
 from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services, tokens_of
 from .kinds.rows import FileLine, check_some_output, error_fields, lines_of, output_line
 from .models import JobModels
 from .places import Places
 from .results import JobOutcome, KeptWork, failed
+from .sealing.seals import JobSeals, rows_of
 from .shelf import Shelves
-from .spec import JobSpec, read_spec, root_of
+from .spec import JobSpec, read_spec, root_of, seal_of
 from .speed import JobSpeed, alone_seconds, chain_costs
 
 NOT_NOW: Final = (
     *("busy", "no-route", "no-memory", "too-many", "too-many-sessions", "overloaded"),
-    "unreachable",
+    *("unreachable", "no-key"),
 )
 """Codes of temporary obstacles, which do not count as failures of the job."""
 MOVED: Final = "moved"
@@ -55,6 +56,7 @@ class Workshop:
     shelf: Shelves
     turn: IdleTime
     members: Callable[[], Members]
+    seals: JobSeals | None = None  # None: this node does no jobs with sealed inputs
     places: Places = field(default_factory=Places)
     speed: JobSpeed = field(default_factory=JobSpeed)
 
@@ -78,9 +80,14 @@ class RowRunner:
         error.
         """
         try:
-            return self._shop.models.can_use(root_of(job.spec))
+            return self._shop.models.can_use(root_of(job.spec)) and self._has_key(job)
         except BadSpec:
             return True
+
+    def _has_key(self, job: Job) -> bool:
+        """Return whether this node can read the rows of a job. Raises BadSpec."""
+        seals, keys = self._shop.seals, seal_of(job.spec)
+        return keys is None or (seals is not None and seals.has_key(job.spec))
 
     def seconds(self, job: Job) -> float:
         """Return how long this node will probably take for a piece, without other work."""
@@ -107,7 +114,8 @@ class RowRunner:
     def _row_size(self, job: Job, spec: JobSpec) -> RowSize:
         """Return the size of a row of a piece, as far as the spec tells."""
         part = spec.blob
-        size = len(spec.lines) if part is None else part.stop - part.start
+        inline = spec.lines if spec.seal is None else spec.seal.hidden or spec.lines
+        size = len(inline) if part is None else part.stop - part.start
         tokens = spec.options.max_tokens if self.kind == "generate" else 0
         return RowSize(size // job.rows, tokens)
 
@@ -136,13 +144,23 @@ class RowRunner:
             return failed("no-route", f"no node has served this model for {minutes:g} minutes")
         if not self._shop.models.works_for(spec.root):
             raise NoRoute("this node does jobs for its own models")
-        data = spec.lines
-        if spec.blob is not None:
-            data = await self._shop.shelf.read(spec.blob, job.author)
+        try:
+            spec = self._opened(job, spec)
+            data = await rows_of(job, spec, self._shop.shelf, self._shop.seals)
+        except BadSpec as error:
+            return failed(error.code, error.message)
+        except Unsealable as error:
+            if error.code in NOT_NOW:
+                raise
+            return failed(error.code, error.message)
         lines = list(lines_of(data, spec.first))
         if len(lines) != job.rows or lines[-1].number != spec.last:
             return failed("bad-spec", f"the job says {job.rows} rows, its input has {len(lines)}")
         return await self._all(job, spec, lines, progress)
+
+    def _opened(self, job: Job, spec: JobSpec) -> JobSpec:
+        seals = self._shop.seals
+        return spec if seals is None else seals.opened(job, spec)
 
     async def _all(
         self, job: Job, spec: JobSpec, lines: list[FileLine], progress: ReportProgress
@@ -150,17 +168,19 @@ class RowRunner:
         outputs = self._outputs.setdefault(job.id, {})
         self._outputs.move_to_end(job.id)
         try:
-            async with self._evidence(job, outputs, progress) as evidence:
+            sealed = spec.seal is not None
+            async with self._evidence(job, outputs, progress, sealed=sealed) as evidence:
                 return await self._rest(job, spec, lines, outputs, evidence)
         finally:
             self._trim()
 
     @asynccontextmanager
     async def _evidence(
-        self, job: Job, outputs: dict[int, bytes], progress: ReportProgress
+        self, job: Job, outputs: dict[int, bytes], progress: ReportProgress, *, sealed: bool
     ) -> AsyncIterator["_Evidence"]:
         """Let other nodes see the progress of a piece until the block ends."""
-        evidence = _Evidence(self._shop.shelf, job.lease, outputs, progress)
+        shelf = None if sealed else self._shop.shelf
+        evidence = _Evidence(shelf, job.lease, outputs, progress)
         try:
             yield evidence
         finally:
@@ -239,11 +259,16 @@ class RowRunner:
 class _Evidence:
     """Proof for other nodes that this node works on a piece: a blob with the outputs so far.
 
-    Most pieces are done before one is due.
+    Most pieces are done before one is due. Without a `shelf` there is none: sealed outputs would
+    prove nothing to other nodes.
     """
 
     def __init__(
-        self, shelf: Shelves, lease: float, outputs: Mapping[int, bytes], progress: ReportProgress
+        self,
+        shelf: Shelves | None,
+        lease: float,
+        outputs: Mapping[int, bytes],
+        progress: ReportProgress,
     ) -> None:
         self._shelf = shelf
         self._outputs = outputs
@@ -255,20 +280,20 @@ class _Evidence:
     async def show(self) -> None:
         """Report the progress, with a blob if one is due."""
         self._progress(len(self._outputs))
-        now = trio.current_time()
-        if now - self._last < self._pause:
+        now, shelf = trio.current_time(), self._shelf
+        if shelf is None or now - self._last < self._pause:
             return
         self._last, before, many = now, self._root, len(self._outputs)
         data = b"".join(self._outputs[line] for line in sorted(self._outputs))
         with suppress(ShoalError):  # without room on the disk, the piece is done all the same
-            self._root = await self._shelf.put(data)
+            self._root = await shelf.put(data)
             self._progress(many, KeptWork(self._root, len(data)).packed())
             if before:
-                await self._shelf.drop(before)
+                await shelf.drop(before)
 
     async def drop(self) -> None:
         """Delete the last blob, which the output replaces."""
-        if self._root:
+        if self._shelf is not None and self._root:
             await self._shelf.drop(self._root)
 
 

@@ -6,8 +6,9 @@ Spec: docs/spec/jobs.md.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
@@ -23,11 +24,30 @@ from ..engine.interface import Sampled, Sampling
 from . import defaults
 from .errors import BadSpec
 
-_NAME_BYTES = 128
+BOX_BYTES: Final = 32  # of an X25519 key
+MARK_BYTES: Final = 8  # of a secret of a group
+NAME_BYTES = 128
 _ROOT_FIRST = re.compile(
     rb"(?:[\x80-\x8f]|\xde..|\xdf....)\xa4root\xd9\x40([0-9a-f]{64})", re.DOTALL
 )
 """Pattern for the beginning of every spec: a msgpack map whose first field is the model's root."""
+_SEAL_NEXT = re.compile(rb"\xa4seal\x93\xc4\x20(.{32})(?:\xc4\x00|\xc4\x08(.{8}))", re.DOTALL)
+"""Pattern for the second field of the spec of a sealed job."""
+
+
+class SpecSeal(Row, frozen=True):
+    """The seal of a job: `box` is the author's key for the outputs. If the inputs are sealed too,
+    `mark` names the secret of the group, and `hidden` has the fields of the spec that only its
+    members can read."""
+
+    box: Annotated[bytes, Meta(min_length=BOX_BYTES, max_length=BOX_BYTES)]
+    mark: Annotated[bytes, Meta(max_length=MARK_BYTES)] = b""
+    hidden: Annotated[bytes, Meta(max_length=state_defaults.JOB_SPEC_BYTES)] = b""
+
+    def check(self) -> None:
+        """Raise ValueError if only a part of what sealed inputs need is there."""
+        if len(self.mark) not in (0, MARK_BYTES) or bool(self.mark) != bool(self.hidden):
+            raise ValueError("a seal has a secret without a text, or a text without a secret")
 
 
 class BlobPart(Row, frozen=True):
@@ -75,12 +95,15 @@ class JobSpec:
     abstract: str = ""
     options: RowOptions = field(default_factory=RowOptions)
     adapter: str = ""
+    seal: SpecSeal | None = None
 
 
 class _Spec(Declared, frozen=True):
-    """Encoding of a spec. The root must come first, because `root_of` reads only the beginning."""
+    """Encoding of a spec. The root must come first and the seal second, because `root_of` and
+    `seal_of` read only the beginning."""
 
     root: Root
+    seal: SpecSeal | None = None
     lines: Annotated[bytes, Meta(max_length=state_defaults.JOB_SPEC_BYTES)] = b""
     blob: BlobPart | None = None
     first: Annotated[int, Meta(ge=1, le=2**32)] = 1
@@ -95,15 +118,26 @@ class _Spec(Declared, frozen=True):
 
     def check(self) -> None:
         """Raise ValueError if the values contradict each other or exceed a limit."""
-        check_text(self.name, _NAME_BYTES)
+        check_text(self.name, NAME_BYTES)
         if self.blob is not None:
             self.blob.check()
-        if bool(self.lines) == (self.blob is not None):
+        hides = False
+        if self.seal is not None:
+            self.seal.check()
+            hides = bool(self.seal.hidden)
+        if hides and (self.lines or self.stop or self.name or self.abstract):
+            raise ValueError("a spec shows what it also seals")
+        if not hides and bool(self.lines) == (self.blob is not None):
             raise ValueError("expected either rows or a blob with rows")
         if self.last < self.first:
             raise ValueError("the last line comes before the first")
-        if not all(0 < len(text.decode()) <= STOP_STRING_CHARACTERS for text in self.stop):
-            raise ValueError(f"expected stop strings of 1 to {STOP_STRING_CHARACTERS} characters")
+        check_stop(self.stop)
+
+
+def check_stop(stop: Iterable[bytes]) -> None:
+    """Raise ValueError if a stop string is empty, too long or not UTF-8."""
+    if not all(0 < len(text.decode()) <= STOP_STRING_CHARACTERS for text in stop):
+        raise ValueError(f"expected stop strings of 1 to {STOP_STRING_CHARACTERS} characters")
 
 
 def pack_spec(spec: JobSpec) -> bytes:
@@ -111,6 +145,7 @@ def pack_spec(spec: JobSpec) -> bytes:
     options = spec.options
     declared = _Spec(
         root=spec.root,
+        seal=spec.seal,
         lines=spec.lines,
         blob=spec.blob,
         first=spec.first,
@@ -142,13 +177,33 @@ def root_of(data: bytes) -> str:
     return found[1].decode()
 
 
+class SealKeys(NamedTuple):
+    """The keys of a sealed job: `box` as in `SpecSeal`, and `mark`, or b"" if its inputs are not
+    sealed."""
+
+    box: bytes
+    mark: bytes
+
+
+def seal_of(data: bytes) -> SealKeys | None:
+    """Return the keys of a sealed job from the first bytes of its spec, or None if it is not
+    sealed. Raises BadSpec as `root_of` does."""
+    root_of(data)
+    root = _ROOT_FIRST.match(data)
+    found = None if root is None else _SEAL_NEXT.match(data, root.end())
+    return None if found is None else SealKeys(found[1], found[2] or b"")
+
+
 def read_spec(data: bytes) -> JobSpec:
     """Decode the spec of another node's job. Raises BadSpec if it is invalid."""
     root_of(data)  # keys cannot repeat, so the root that is decoded below is the same
     try:
         said = typed(_Spec, read_fields(data))
+        if (said.seal is None) != (seal_of(data) is None):
+            raise BadSpec("invalid job: its seal is not behind the root")
         return JobSpec(
             root=said.root,
+            seal=said.seal,
             lines=said.lines,
             blob=said.blob,
             first=said.first,

@@ -46,13 +46,18 @@ class Prepared:
         """Whether the rows fit into the spec of the job."""
         return len(self.data) <= defaults.INLINE_ROWS_BYTES
 
+    @property
+    def is_inline_sealed(self) -> bool:
+        """Whether the sealed rows fit into the spec of the job."""
+        return len(self.data) <= defaults.SEALED_INLINE_BYTES
+
     def specs(self, spec: JobSpec, blob: str) -> list[tuple[JobSpec, int]]:
-        """Return the spec and the number of rows of each piece. `blob` is the root of the rows
-        unless they are inline."""
+        """Return the spec and the number of rows of each piece. `blob` is the root of the rows, or
+        "" if they are inline."""
         found = []
         for piece in self.pieces:
             each = replace(spec, first=piece.first, last=piece.last, abstract=self.abstract)
-            if self.is_inline:
+            if not blob:
                 each = replace(each, lines=self.data[piece.start : piece.stop])
             else:
                 part = BlobPart(blob, len(self.data), piece.start, piece.stop)

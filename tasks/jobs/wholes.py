@@ -17,12 +17,16 @@ from .spec import JobSpec, read_spec
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to submit, with the spec and the number of rows of each piece."""
+    """A job to submit, with the spec and the number of rows of each piece.
+
+    `nonce` is the beginning of the pieces' nonces, from `Desk.nonce`, or b"" if the desk makes one.
+    """
 
     kind: str
     pieces: Sequence[tuple[JobSpec, int]]
     priority: int = state_defaults.JOB_PRIORITY
     deadline: int = 0  # seconds since 1970; 0: none
+    nonce: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from .errors import BadOutcome
 from .fairness import FairQueue
 from .results import JobOutcome, failed, pack_outcome, read_outcome
 from .runner import MOVED, NOT_NOW, ReportProgress
+from .sealing.seals import JobSeals
 from .shelf import Shelves
 
 Item = TypeVar("Item")
@@ -113,19 +114,21 @@ class Worker:
         health: Callable[[str | None], None] = lambda _: None,
         replicate: Replicate | None = None,
         weight: Callable[[PeerId], float] = lambda author: 1.0,
+        seals: JobSeals | None = None,
     ) -> None:
         """Create a worker.
 
         `runners` maps each kind of job to its implementation. `live` returns the peers that are
         reachable now. `health` receives a sentence about what prevents jobs on this node, or None
         if nothing does. `replicate` has another node store a result. `weight` returns the
-        share of an author beside others.
+        share of an author beside others. `seals` seals the outcomes of sealed jobs.
         """
         self.done = 0  # jobs done since the start
         self._host, self._state, self._own = node.host, node.state, node.peer
         self._guard = node.guard
         self._health = health
         self._replicate = replicate
+        self._seals = seals
         self._terms = terms
         self._runners = runners
         self._shelf = shelf
@@ -425,10 +428,15 @@ class Worker:
 
         Returns None if the blob cannot be stored here.
         """
+        sealed = None
+        if self._seals is not None:
+            sealed = await self._host.offload(self._seals.seal_outcome, work.job, outcome)
+        if sealed is not None:
+            outcome = JobOutcome(sealed=sealed)
         packed = pack_outcome(outcome)
         if len(packed) <= defaults.INLINE_BYTES:
             return packed
-        data = outcome.text.encode(errors="replace")
+        data = sealed or outcome.text.encode(errors="replace")
         if len(data) > defaults.RESULT_BYTES:
             return pack_outcome(failed("too-large", f"the text has {len(data)} bytes"))
         try:
@@ -439,7 +447,7 @@ class Worker:
         self._health(None)
         if self._replicate is not None:
             await self._replicate(work.job.id, root, len(data))
-        return pack_outcome(replace(outcome, text="", blob=root, size=len(data)))
+        return pack_outcome(replace(outcome, text="", sealed=b"", blob=root, size=len(data)))
 
     def _finish(self, work: _Work, result: bytes) -> None:
         """Write the result into the claim. If that fails, leave the job to other nodes."""

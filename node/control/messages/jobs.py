@@ -46,7 +46,8 @@ class SubmitJobs(AskForText[SubmittedJobs, Never]):
     all jobs are submitted or none.
 
     `deadline` is in seconds since 1970. A job of the same user with a higher `priority` comes
-    first.
+    first. `seal` is `outputs`: only this node can read the outputs; or `all`: and only the members
+    of its private group can read the rows.
     """
 
     op = "job_submit"
@@ -62,6 +63,7 @@ class SubmitJobs(AskForText[SubmittedJobs, Never]):
     max_tokens: Annotated[int, Whole(1, ROW_TOKENS)] | None = None
     priority: Annotated[int, Whole(0, MAX_PRIORITY)] = JOB_PRIORITY
     deadline: Annotated[int, Whole(0, MAX_DEADLINE)] = 0
+    seal: Literal["all", "outputs"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,9 @@ class ListJobs(Ask[JobsPage, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecView:
-    """The request of a job. `prompt` is the text of its first row, or the beginning of it."""
+    """The request of a job. `prompt` is the text of its first row, or the beginning of it. `sealed`
+    is `all`, `outputs`, or "" if nothing is sealed. Sealed fields are empty, except on the node
+    that submitted the job."""
 
     root: str
     model: str
@@ -156,6 +160,7 @@ class SpecView:
     seed: int
     stop: tuple[str, ...]
     blob: str | None
+    sealed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,8 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     The reply comes when the data is encoded and stored; the fine-tuning then runs without a client.
     If the client leaves before, nothing is kept. Absent settings have defaults. `out` is an
     absolute path. `moves` says whether other nodes may train it; if it is absent, they may in a
-    private swarm.
+    private swarm. With `seal`, only the members of its group can read what moves, and only this
+    node the result.
     """
 
     op = "tuning_begin"
@@ -170,6 +171,7 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     together: Name | None = None
     every: Annotated[int, Whole(1, STEPS_MOST)] | None = None
     moves: bool | None = None
+    seal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from ....state.service import State
 from ....state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
 from ....state.views.usage import UsageCount
 from ....tasks.jobs.desk import Desk
-from ....tasks.jobs.errors import BadOutcome, BadSpec, JobError
+from ....tasks.jobs.errors import BadOutcome, JobError
 from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.results import StoredResult, read_outcome
-from ....tasks.jobs.spec import read_spec
+from ....tasks.jobs.spec import JobSpec
 from ....tasks.jobs.wholes import asked, figures_of, joined
 from ....tasks.sharing.desk import usage_root
 from ....tasks.sharing.offers import offers
@@ -42,6 +42,8 @@ from ..server import Emit, Operation, operation
 from .standing import places
 from .submission import Submission
 
+SpecOf = Callable[[Job], JobSpec | None]
+"""Returns the spec of a job, or None if it is invalid."""
 _Row = tuple[UsageCount, PeerId, PeerId, str]
 """One row of usage: (counts, client, provider, root of the model)."""
 FAILED = "failed"  # shown as the state of a job whose result is an error
@@ -150,7 +152,8 @@ class JobOperations:
             return view.state, lambda: view
         if standing is None or standing.job is None or standing.job.of:
             return None, _no_view
-        return state_of(standing)[0], partial(standing_view, standing, standing.job)
+        spec_of = self._desk.spec_of
+        return state_of(standing)[0], partial(standing_view, standing, standing.job, spec_of)
 
     def _own_view(self, job: str) -> messages.JobView:
         """Describe one of this node's own jobs, with all its pieces."""
@@ -169,7 +172,7 @@ class JobOperations:
             return replace(result_view(joined(job, held), self._own), pieces=count.parts)
         ahead = next((each for each in listed if each.claim is not None), listed[0])
         assert ahead.job is not None
-        view = standing_view(ahead, ahead.job, desk.made(job))
+        view = standing_view(ahead, ahead.job, desk.spec_of, desk.made(job))
         begun = bool(held) or ahead.claim is not None
         state = view.state
         if count.parts > 1:
@@ -201,7 +204,7 @@ class JobOperations:
         return extended(
             messages.ShownJob,
             view,
-            spec=spec_view(listed[0]) if listed else None,
+            spec=spec_view(listed[0], self._desk.spec_of) if listed else None,
             claims=tuple(islice(claims, defaults.CLAIMS_SHOWN)),
         )
 
@@ -294,7 +297,9 @@ class JobOperations:
         if wait:
             return None
         standing = self._state.views.jobs.get(job)
-        return lacking_record(job, standing, "not-done", "there is no result yet")
+        own = None if standing is None else standing.job
+        spec = None if own is None else spec_view(own, self._desk.spec_of)
+        return lacking_record(job, spec, "not-done", "there is no result yet")
 
     async def cancel(
         self, ask: messages.CancelJobs, _emit: Emit
@@ -396,14 +401,16 @@ def state_of(standing: JobStanding) -> tuple[str, str | None]:
     return FAILED if error else standing.state.value, error
 
 
-def standing_view(standing: JobStanding, job: Job, made: int = 0) -> messages.JobView:
+def standing_view(
+    standing: JobStanding, job: Job, spec_of: SpecOf, made: int = 0
+) -> messages.JobView:
     """Describe a job from the entries in its author's feed.
 
     `made` is the time of submission in microseconds since 1970, or 0 if this node did not submit
     the job.
     """
     claim, (state, error) = standing.claim, state_of(standing)
-    spec = spec_view(job)
+    spec = spec_view(job, spec_of)
     return messages.JobView(
         job=standing.id,
         author=job.author,
@@ -426,15 +433,13 @@ def standing_view(standing: JobStanding, job: Job, made: int = 0) -> messages.Jo
     )
 
 
-def spec_view(job: Job) -> messages.SpecView | None:
+def spec_view(job: Job, spec_of: SpecOf) -> messages.SpecView | None:
     """Describe the request of a job. Returns None if its kind is unknown or its specification is
     invalid."""
-    if job.kind not in KINDS:
+    spec = spec_of(job) if job.kind in KINDS else None
+    if spec is None:
         return None
-    try:
-        spec = read_spec(job.spec)
-    except BadSpec:
-        return None
+    seal = spec.seal
     how = spec.options.sampling
     return messages.SpecView(
         root=spec.root,
@@ -449,6 +454,7 @@ def spec_view(job: Job) -> messages.SpecView | None:
         seed=how.seed,
         stop=spec.options.stop,
         blob=None if spec.blob is None else spec.blob.root,
+        sealed="" if seal is None else "all" if seal.hidden else "outputs",
     )
 
 
@@ -522,11 +528,10 @@ def record_of(result: StoredResult, author: str) -> messages.JobRecord:
 
 
 def lacking_record(
-    job: str, standing: JobStanding | None, error: str, why: str
+    job: str, spec: messages.SpecView | None, error: str, why: str
 ) -> messages.LackingRecord:
     """Describe a job that has no result. `error` is the code of the reason, and `why` the reason as
     a sentence."""
-    spec = None if standing is None or standing.job is None else spec_view(standing.job)
     prompt = None if spec is None else spec.prompt
     return messages.LackingRecord(
         job=job, prompt=prompt, text="", node=None, error=error, message=why

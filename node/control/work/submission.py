@@ -1,6 +1,7 @@
 """Submission of jobs over the control socket: from prompts, or from a file of rows."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ....tasks.jobs import defaults as jobs_defaults
 from ....tasks.jobs.errors import JobError
 from ....tasks.jobs.kinds.kind import Kind
 from ....tasks.jobs.kinds.table import KINDS
+from ....tasks.jobs.sealing.drafts import UNKNOWN_ROOT, sealed_draft
 from ....tasks.jobs.spec import JobSpec, RowOptions
 from ....tasks.jobs.speed import chain_costs
 from ....tasks.jobs.submitting import Prepared, prepare, row_of, too_large
@@ -51,20 +53,19 @@ class Submission:
         name, _, adapter = ask.model.partition("+")
         root = (await self._names.resolve(name)).root
         adapter = await self._find_adapter(adapter, root) if adapter else ""
+        secret = self._working.seals.newest() if ask.seal == "all" else None
         sources = [await self._rows(ask.file)] if ask.file is not None else []
         sources += [row_of(ask.kind, prompt) for prompt in ask.prompts or ()]
         jobs, prepared, blobs = list[NewJob](), list[Prepared](), list[tuple[str, int]]()
         for data in sources:
             spec = JobSpec(root, name=ask.model, options=self._options(ask), adapter=adapter)
             found = await self._prepared(data, kind, spec)
-            blob = ""
-            if not found.is_inline:
-                blob = await self._working.shelf.put(found.data, self._base.identity.peer)
-            specs = found.specs(spec, blob)
-            jobs.append(NewJob(ask.kind, specs, ask.priority, ask.deadline))
+            job, rows = await self._job(ask, spec, found, secret)
+            jobs.append(job)
             prepared.append(found)
-            blobs.append((blob, len(found.data) if blob else 0))
-        made = await self._working.desk.submit(jobs, lease=jobs_defaults.LEASE)
+            blobs.append(rows)
+        lease = jobs_defaults.LEASE if ask.seal is None else jobs_defaults.SEALED_LEASE
+        made = await self._working.desk.submit(jobs, lease=lease)
         replicate = self._working.keepers.replicate
         replicated = await replicate(made[-1], *blobs[-1], jobs_defaults.KEEP_COPIES)
         broken = [line for each in prepared for line in each.broken]
@@ -81,6 +82,27 @@ class Submission:
             broken_rows=len(broken),
             replicated=replicated,
         )
+
+    async def _job(
+        self,
+        ask: messages.SubmitJobs,
+        spec: JobSpec,
+        found: Prepared,
+        secret: tuple[bytes, bytes] | None,
+    ) -> tuple[NewJob, tuple[str, int]]:
+        """Return a job, sealed if the request says so, and the root and bytes of the blob with its
+        rows, which is stored here. The root is "" if they are in the specs."""
+        own, working, host = self._base.identity.peer, self._working, self._base.host
+        is_inline = found.is_inline if secret is None else found.is_inline_sealed
+        data = b"" if is_inline else found.data
+        job = NewJob(ask.kind, found.specs(spec, "" if is_inline else UNKNOWN_ROOT),
+                     ask.priority, ask.deadline, working.desk.nonce())  # fmt: skip
+        if ask.seal is None:
+            root = await working.shelf.put(data, own) if data else ""
+            return replace(job, pieces=found.specs(spec, root)), (root, len(data))
+        draft = await host.offload(sealed_draft, working.seals, own, job, data, secret)
+        root = await working.shelf.put(draft.data, own) if draft.data else ""
+        return await host.offload(draft.sealed, root), (root, len(draft.data))
 
     def _checked(self, ask: messages.SubmitJobs) -> Kind[Any]:
         """Return the kind of a request, after checking the parts of the request that need no

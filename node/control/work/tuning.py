@@ -46,7 +46,9 @@ class TuningOperations:
         moves = ask.moves
         if moves is None:
             moves = ask.together is None and self._parts.is_private
-        request = Request(ask.model, Path(ask.path), _wishes(ask), ask.name, out, moves)
+        if ask.seal:
+            self._parts.check_seal()
+        request = Request(ask.model, Path(ask.path), _wishes(ask), ask.name, out, moves, ask.seal)
         async with progress_to(emit) as note:
             async with self._parts.tunable(ask.model) as model:
                 tuning = await self._tunings.begin(request, model, note)

@@ -33,6 +33,7 @@ from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shap
 from .model import ShardModel
 from .native import choice
 from .native.library import Kernels
+from .native.pages import give_back
 from .native.steps import NativeSteps, computes
 from .products import native_kernels
 from .recurrent import StateMemory
@@ -54,6 +55,7 @@ class TorchCompute(ShardModel):
 
     def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
         super().__init__(arch, shard, device)
+        give_back()
         self._memory = KvMemory(arch, shard.parts, shard.dtype, 0, device)
         self._states = StateMemory(arch, shard.parts, shard.dtype, 0, device)
         self._kernels = native_kernels(TORCH_DTYPES[shard.dtype], device.torch.type)

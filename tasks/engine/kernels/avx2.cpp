@@ -12,6 +12,8 @@ namespace {
 const int W = 8, ONE_V = 8, TWO_V = 4, FOUR_V = 3, MANY_V = 2;
 #define HAS_DOTS 1
 #define BF16_DOTS 0
+const int DOTS_V = 1;
+const int64_t FETCH_ROWS = 2;
 const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = false;
 
 typedef __m256 vf;
@@ -60,7 +62,8 @@ INLINE vi dot_end(vi sum) { return (vi)_mm256_madd_epi16((__m256i)sum, _mm256_se
 
 // Sums of products of two int8: maddubs needs one of them without a sign, so that of the weight is
 // moved to the other. 2 x 128 x 127 is less than 2^15.
-INLINE vi bytes_start(int32_t) { return vizero(); }
+const int32_t SUMS_BY = 1;
+INLINE vi bytes_start(const int32_t *) { return vizero(); }
 INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) {
     int32_t x;
     memcpy(&x, four, 4);
@@ -70,6 +73,7 @@ INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) {
     return sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
+#include "lanes.h"
 #include "kernels.h"
 }  // namespace
 

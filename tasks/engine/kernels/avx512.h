@@ -1,6 +1,9 @@
 // Vectors of AVX-512, for avx512.cpp and avx512bf16.cpp.
 const int W = 16, ONE_V = 4, TWO_V = 4, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS 1
+const int DOTS_V = 2;
+// Up to so many rows the processor's own prefetching is faster: weights alone limit the speed.
+const int64_t FETCH_ROWS = 8;
 const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = true;
 
 typedef __m512 vf;
@@ -26,6 +29,13 @@ INLINE vf load_bf16(const void *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+INLINE float sum_of(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE float max_of(vf a) { return _mm512_reduce_max_ps(a); }
+INLINE int32_t total_of(vi a) { return _mm512_reduce_add_epi32((__m512i)a); }
+INLINE void store_bytes(int8_t *to, vi a) {  // the low byte of each lane
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)a));
+}
+
 // The nibbles of 64 bytes as unsigned bytes.
 INLINE vi low_nibbles(vi a) { return (vi)_mm512_and_si512((__m512i)a, _mm512_set1_epi8(15)); }
 INLINE vi high_nibbles(vi a) {
@@ -48,7 +58,8 @@ INLINE vi dot_add(vi sum, vi bytes, const int8_t *four) {
 INLINE vi dot_end(vi sum) { return sum; }
 
 // Weights of INT8 are stored with 128 added, which is taken away from the sum beforehand.
-INLINE vi bytes_start(int32_t sum_of_inputs) { return (vi)_mm512_set1_epi32(-128 * sum_of_inputs); }
+const int32_t SUMS_BY = -128;
+INLINE vi bytes_start(const int32_t *sum) { return (vi)_mm512_set1_epi32(*sum); }
 INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) { return dot_add(sum, bytes, four); }
 
 #if BF16_DOTS

@@ -3,9 +3,6 @@
 
 #include <mutex>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 #if defined(__linux__) && defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -83,22 +80,9 @@ EXPORT int64_t shoal_packed_bytes(const Kernels *kernels, int64_t kind, int64_t 
     return kernels->packed_bytes(kind, group, outputs, inputs);
 }
 
-// Asks for large pages, so that a stream of weights misses the table of pages less often.
-static void use_large_pages(uint8_t *data, int64_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    uintptr_t page = 2 << 20, first = ((uintptr_t)data + page - 1) / page * page;
-    uintptr_t end = ((uintptr_t)data + bytes) / page * page;
-    if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);
-#else
-    (void)data, (void)bytes;
-#endif
-}
-
 EXPORT void shoal_pack(const Kernels *kernels, const Matrix *matrix, const void *q,
                        const void *scale, const void *minimum, uint8_t *data) {
     std::lock_guard<std::mutex> lock(computing);
-    use_large_pages(data, kernels->packed_bytes(matrix->kind, matrix->group, matrix->outputs,
-                                                matrix->inputs));
     kernels->pack(matrix, q, scale, minimum, data);
 }
 

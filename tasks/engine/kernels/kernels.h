@@ -7,22 +7,6 @@ INLINE vf high_half(vi pair) { return (vf)(pair & (int32_t)0xffff0000); }
 INLINE void prefetch(const void *p) { __builtin_prefetch(p); }
 INLINE vi splati(int32_t x) { return vizero() + x; }
 
-INLINE float sum_of(vf a) {  // in a fixed order
-    float lanes[W];
-    store(lanes, a);
-    for (int step = W / 2; step; step /= 2)
-        for (int i = 0; i < step; i++) lanes[i] += lanes[i + step];
-    return lanes[0];
-}
-
-INLINE float max_of(vf a) {
-    float lanes[W], most;
-    store(lanes, a);
-    most = lanes[0];
-    for (int i = 1; i < W; i++) most = lanes[i] > most || lanes[i] != lanes[i] ? lanes[i] : most;
-    return most;
-}
-
 // e^x within 2e-7 of its value (Cephes' expf); a NaN stays one.
 INLINE vf exponential(vf x) {
     x = vmin(splat(88.0f), vmax(splat(-87.0f), x));

@@ -2,6 +2,9 @@
 const int W = 4, ONE_V = 16, TWO_V = 8, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS INTEGER_DOTS
 #define BF16_DOTS 0
+const int DOTS_V = 1;
+const int64_t FETCH_ROWS = 0;
+const int32_t SUMS_BY = 1;
 const bool INT4_DOTS = INTEGER_DOTS, INT8_DOTS = INTEGER_DOTS, INT8_UNSIGNED = false;
 
 typedef float32x4_t vf;
@@ -45,6 +48,8 @@ INLINE vi dot_add(vi sum, vi bytes, const int8_t *four) {
     return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)bytes, (int8x16_t)vdupq_n_s32(x));
 }
 INLINE vi dot_end(vi sum) { return sum; }
-INLINE vi bytes_start(int32_t) { return vizero(); }
+INLINE vi bytes_start(const int32_t *) { return vizero(); }
 INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) { return dot_add(sum, bytes, four); }
 #endif
+
+#include "lanes.h"

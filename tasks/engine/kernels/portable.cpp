@@ -10,6 +10,7 @@ namespace {
 const int W = 4, ONE_V = 16, TWO_V = 8, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS 0
 #define BF16_DOTS 0
+const int32_t SUMS_BY = 1;
 const bool INT4_DOTS = false, INT8_DOTS = false, INT8_UNSIGNED = false;
 
 typedef float vf __attribute__((vector_size(16)));
@@ -59,6 +60,7 @@ INLINE vf load_fp16(const void *p) {  // finite values
 }
 template <int I> INLINE vf byte_of(vi a) { return to_float(a << (24 - 8 * I) & (int32_t)0xff000000); }
 
+#include "lanes.h"
 #include "kernels.h"
 }  // namespace
 

@@ -14,6 +14,7 @@
 
 const int PANEL = 64, GROUP = 32, DEEP = 64, ROWS = 256;
 const int V = PANEL / W;  // vectors of a panel
+const int64_t AHEAD = 4096;  // bytes from what is read to what is prefetched
 
 inline int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -100,8 +101,8 @@ struct Rows {
     uint16_t *halves;  // the same in bfloat16
     int8_t *q;         // [block][row][32]
     float *scales;     // [block][row]
-    int32_t *sums;     // [block][row][2], of 16 inputs each
-    float *offsets;    // [block][row][2]: the first is scale times the sum of all 32
+    float *offsets;    // [block][row]: scale times the sum of `q`
+    int32_t *sums;     // [block][row][3]: SUMS_BY times the sums of 16, of 16 more, and of all `q`
 };
 
 static Rows rows_of(int64_t count, int64_t inputs, int64_t kind) {
@@ -113,8 +114,8 @@ static Rows rows_of(int64_t count, int64_t inputs, int64_t kind) {
     else {
         r.q = (int8_t *)shoal_scratch(0, size + count * r.blocks * 20);
         r.scales = (float *)(r.q + size);
-        r.sums = (int32_t *)(r.scales + count * r.blocks);
-        r.offsets = (float *)(r.sums + 2 * count * r.blocks);
+        r.offsets = r.scales + count * r.blocks;
+        r.sums = (int32_t *)(r.offsets + count * r.blocks);
     }
     return r;
 }
@@ -144,20 +145,21 @@ static void quantise(const float *x, int8_t *q, float *scale, int32_t *sums) {
     if (sum_of(odd) != 0) {  // the whole row becomes NaN, as it does in other products
         *scale = NAN;
         memset(q, 0, GROUP);
-        sums[0] = sums[1] = 0;
+        sums[0] = sums[1] = sums[2] = 0;
         return;
     }
     *scale = largest / 127;
-    float inverse = largest > 1e-30f ? 127 / largest : 0;
+    vf inverse = splat(largest > 1e-30f ? 127 / largest : 0);
     for (int half = 0; half < 2; half++) {
-        int32_t sum = 0;
-        for (int i = half * 16; i < half * 16 + 16; i++) {
-            int32_t value = (int32_t)__builtin_rintf(x[i] * inverse);
-            q[i] = (int8_t)value;
-            sum += value;
+        vi sum = vizero();
+        for (int i = half * 16; i < half * 16 + 16; i += W) {
+            vi values = to_int(load(x + i) * inverse);
+            store_bytes(q + i, values);
+            sum += values;
         }
-        sums[half] = sum;
+        sums[half] = total_of(sum);
     }
+    sums[2] = sums[0] + sums[1];
 }
 
 // Converts one row.
@@ -178,10 +180,10 @@ static void set_row(const Rows *r, int64_t row, const float *x) {
         else
             for (int64_t block = 2 * deep; block < 2 * deep + 2 && block < r->blocks; block++) {
                 int64_t there = block * r->count + row;
-                quantise(from + block % 2 * GROUP, r->q + there * GROUP, r->scales + there,
-                         r->sums + 2 * there);
-                int32_t all = r->sums[2 * there] + r->sums[2 * there + 1];
-                r->offsets[2 * there] = r->scales[there] * (float)all;
+                int32_t *sums = r->sums + 3 * there;
+                quantise(from + block % 2 * GROUP, r->q + there * GROUP, r->scales + there, sums);
+                r->offsets[there] = r->scales[there] * (float)sums[2];
+                for (int i = 0; i < 3; i++) sums[i] *= SUMS_BY;
             }
     }
 }
@@ -343,136 +345,19 @@ static void panel_of_one(const Matrix *m, int64_t panel, const Rows *r, float *y
 
 // ---- products with dot-product instructions
 
-#if HAS_DOTS
-// Adds a block of INT4 to one vector of outputs of M rows. `q`, `scales` and `offsets` are those of
-// the first row.
-template <int M>
-static inline void int4_block(const uint8_t *from, int v, const int8_t *q, const float *scales,
-                              const float *offsets, vf *sum) {
-    vi low[4], high[4];
-    for (int j = 0; j < 4; j++) {
-        vi both = loadi(from + (j * PANEL + v * W) * 4);
-        low[j] = low_nibbles(both), high[j] = high_nibbles(both);
-    }
-    vf scale = load_fp16(from + 1024 + v * W * 2), minimum = load_fp16(from + 1152 + v * W * 2);
-    for (int m = 0; m < M; m++, q += GROUP) {
-        vi dot = vizero();
-        for (int j = 0; j < 4; j++) dot = dot_add(dot, low[j], q + 4 * j);
-        for (int j = 0; j < 4; j++) dot = dot_add(dot, high[j], q + 16 + 4 * j);
-        sum[m] = vfma(minimum, splat(offsets[2 * m]), sum[m]);
-        sum[m] = vfma(to_float(dot_end(dot)) * scale, splat(scales[m]), sum[m]);
-    }
-}
-
-// The same for INT8. `sums` are those of the first row.
-template <int M>
-static inline void int8_block(const uint8_t *from, int groups, int v, const int8_t *q,
-                              const float *scales, const int32_t *sums, vf *sum) {
-    for (int g = 0; g < groups; g++) {
-        vi dot[M];
-        for (int m = 0; m < M; m++)
-            dot[m] = bytes_start(groups == 1 ? sums[2 * m] + sums[2 * m + 1] : sums[2 * m + g]);
-        for (int k4 = g * (8 / groups); k4 < (g + 1) * (8 / groups); k4++) {
-            vi four = loadi(from + (k4 * PANEL + v * W) * 4);
-            for (int m = 0; m < M; m++) dot[m] = bytes_add(dot[m], four, q + m * GROUP + 4 * k4);
-        }
-        vf scale = load_fp16(from + 2048 + (g * PANEL + v * W) * 2);
-        for (int m = 0; m < M; m++)
-            sum[m] = vfma(to_float(dot[m]) * scale, splat(scales[m]), sum[m]);
-    }
-}
-
-// The same for one row and all vectors, in the order of memory. The sums of integers are exact, so
-// the order does not matter.
-template <int KIND>
-static inline void one_block(const Matrix *m, const uint8_t *from, const int8_t *q, float by,
-                             const int32_t *sums, float offset, vf *sum) {
-    int groups = KIND == INT4 ? 1 : GROUP / (int)m->group;
-    for (int g = 0; g < groups; g++) {
-        vi dot[V];
-        int32_t all = groups == 1 ? sums[0] + sums[1] : sums[g];
-        for (int v = 0; v < V; v++) dot[v] = KIND == INT4 ? vizero() : bytes_start(all);
-        if (KIND == INT4)
-            for (int j = 0; j < 4; j++)
-                for (int v = 0; v < V; v++) {
-                    vi both = loadi(from + (j * PANEL + v * W) * 4);
-                    dot[v] = dot_add(dot[v], low_nibbles(both), q + 4 * j);
-                    dot[v] = dot_add(dot[v], high_nibbles(both), q + 16 + 4 * j);
-                }
-        else
-            for (int k4 = g * (8 / groups); k4 < (g + 1) * (8 / groups); k4++)
-                for (int v = 0; v < V; v++)
-                    dot[v] = bytes_add(dot[v], loadi(from + (k4 * PANEL + v * W) * 4), q + 4 * k4);
-        const uint8_t *scales = from + (KIND == INT4 ? 1024 : 2048 + g * PANEL * 2);
-        for (int v = 0; v < V; v++) {
-            if (KIND == INT4)
-                sum[v] = vfma(load_fp16(from + 1152 + v * W * 2), splat(offset), sum[v]);
-            vf whole = to_float(KIND == INT4 ? dot_end(dot[v]) : dot[v]);
-            sum[v] = vfma(whole * load_fp16(scales + v * W * 2), splat(by), sum[v]);
-        }
-    }
-}
-
-template <int KIND>
-static void panel_of_one_dots(const Matrix *m, int64_t panel, const Rows *r, int64_t row,
-                              float *y) {
-    vf sum[V];
-    for (int v = 0; v < V; v++) sum[v] = vzero();
-    const uint8_t *from = block_of(m, panel, 0);
-    int64_t bytes = block_bytes(m->kind, m->group);
-    for (int64_t block = 0; block < r->blocks; block++, from += bytes) {
-        for (int64_t i = 0; i < bytes; i += 64) prefetch(from + 2 * bytes + i);
-        int64_t at = block * r->count + row;
-        one_block<KIND>(m, from, r->q + at * GROUP, r->scales[at], r->sums + 2 * at, r->offsets[2 * at],
-                        sum);
-    }
-    for (int v = 0; v < V; v++) store(y + v * W, sum[v]);
-}
-
-template <int M>
-static void panel_of_dots(const Matrix *m, int64_t panel, const Rows *r, int64_t row, float *y) {
-    vf sum[V][M];
-    for (int v = 0; v < V; v++)
-        for (int i = 0; i < M; i++) sum[v][i] = vzero();
-    const uint8_t *from = block_of(m, panel, 0);
-    int64_t bytes = block_bytes(m->kind, m->group), groups = GROUP / m->group;
-    for (int64_t block = 0; block < r->blocks; block++, from += bytes) {
-        for (int64_t i = 0; i < bytes; i += 64) prefetch(from + 2 * bytes + i);
-        int64_t at = block * r->count + row;
-        const int8_t *q = r->q + at * GROUP;
-        const int32_t *sums = r->sums + 2 * at;
-        const float *scales = r->scales + at, *offsets = r->offsets + 2 * at;
-        if (m->kind == INT4)
-            for (int v = 0; v < V; v++) int4_block<M>(from, v, q, scales, offsets, sum[v]);
-        else if (groups == 1)
-            for (int v = 0; v < V; v++) int8_block<M>(from, 1, v, q, scales, sums, sum[v]);
-        else
-            for (int v = 0; v < V; v++) int8_block<M>(from, 2, v, q, scales, sums, sum[v]);
-    }
-    for (int v = 0; v < V; v++)
-        for (int i = 0; i < M; i++) store(y + i * PANEL + v * W, sum[v][i]);
-}
-
-static void panel_of_dots(const Matrix *m, int64_t panel, const Rows *r, float *y) {
-    int64_t row = 0;
-    for (; row + 8 <= r->count; row += 8) panel_of_dots<8>(m, panel, r, row, y + row * PANEL);
-    for (; row + 4 <= r->count; row += 4) panel_of_dots<4>(m, panel, r, row, y + row * PANEL);
-    for (; row + 2 <= r->count; row += 2) panel_of_dots<2>(m, panel, r, row, y + row * PANEL);
-    for (; row < r->count; row++)
-        if (m->kind == INT4) panel_of_one_dots<INT4>(m, panel, r, row, y + row * PANEL);
-        else panel_of_one_dots<INT8>(m, panel, r, row, y + row * PANEL);
-}
-#endif
+#include "dots.h"
 
 #if BF16_DOTS
-template <int M>
+template <int M, bool FETCH>
 static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t *from, float *y) {
     vf sum[M][V];
     for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) sum[m][v] = vzero();
     for (int64_t k = 0; k < depth; k += 2)
         for (int v = 0; v < V; v++) {
-            vi pair = loadi(from + (k / 2 * PANEL + v * W) * 4);
+            const uint8_t *at = from + (k / 2 * PANEL + v * W) * 4;
+            vi pair = loadi(at);
+            if (FETCH) prefetch(at + AHEAD);
             for (int m = 0; m < M; m++)
                 sum[m][v] = dot_halves(sum[m][v], pair, x + m * DEEP + k);
         }
@@ -483,21 +368,27 @@ static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t 
         }
 }
 
+template <int M>
+static void halves_rows(int64_t depth, const uint16_t *x, const uint8_t *from, float *y, bool fetch) {
+    if (fetch) halves_micro<M, true>(depth, x, from, y);
+    else halves_micro<M, false>(depth, x, from, y);
+}
+
 static void panel_of_halves(const Matrix *m, int64_t panel, const Rows *r, float *y) {
     for (int64_t block = 0; block < r->blocks; block += 2) {
         int64_t depth = block + 2 <= r->blocks ? DEEP : GROUP, rows = r->count;
         const uint8_t *from = block_of(m, panel, block);
         const uint16_t *x = r->halves + block / 2 * r->count * DEEP;
-        prefetch(from + 8 * 4096);
-        for (float *to = y; rows > 0;) {
+        bool fetch = rows > FETCH_ROWS;
+        for (float *to = y; rows > 0; fetch = false) {
             int64_t rounds = (rows + 5) / 6, some = (rows + rounds - 1) / rounds;
             switch (some) {
-                case 1: halves_micro<1>(depth, x, from, to); break;
-                case 2: halves_micro<2>(depth, x, from, to); break;
-                case 3: halves_micro<3>(depth, x, from, to); break;
-                case 4: halves_micro<4>(depth, x, from, to); break;
-                case 5: halves_micro<5>(depth, x, from, to); break;
-                default: halves_micro<6>(depth, x, from, to); break;
+                case 1: halves_rows<1>(depth, x, from, to, fetch); break;
+                case 2: halves_rows<2>(depth, x, from, to, fetch); break;
+                case 3: halves_rows<3>(depth, x, from, to, fetch); break;
+                case 4: halves_rows<4>(depth, x, from, to, fetch); break;
+                case 5: halves_rows<5>(depth, x, from, to, fetch); break;
+                default: halves_rows<6>(depth, x, from, to, fetch); break;
             }
             rows -= some, x += some * DEEP, to += some * PANEL;
         }

@@ -18,12 +18,13 @@ from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...errors import NoRoute
 from ...inference.generation import Apart
-from ..errors import BadOutcome, BadSpec
+from ..errors import BadOutcome, JobError
 from ..kinds.kind import BadRow, Kind, RowTerms
 from ..kinds.rows import FileLine, OutputHead, error_fields, lines_of, output_line, read_output
 from ..models import served
 from ..results import JobOutcome
 from ..runner import NOT_NOW, RowRunner, Workshop
+from ..sealing.seals import rows_of
 from ..spec import JobSpec, read_spec
 from . import defaults
 from .trust import Trust
@@ -90,7 +91,9 @@ class ResultChecks:
             return Verdict.UNCHECKED
         try:
             spec = read_spec(job.spec)
-        except BadSpec:
+            if self._shop.seals is not None:
+                spec = self._shop.seals.opened(job, spec)
+        except JobError:
             return Verdict.UNCHECKED
         others = {p: r for p, r in self._shop.members().items() if p != claim.claimant}
         if spec.root not in served(others):
@@ -116,9 +119,7 @@ class ResultChecks:
         return int.from_bytes(self._host.entropy(8)) / 2**64
 
     async def _rows(self, job: Job, spec: JobSpec) -> list[FileLine]:
-        data = spec.lines
-        if spec.blob is not None:
-            data = await self._shop.shelf.read(spec.blob, job.author)
+        data = await rows_of(job, spec, self._shop.shelf, self._shop.seals)
         return list(lines_of(data, spec.first))
 
     async def _judge(self, piece: _Piece) -> Verdict:

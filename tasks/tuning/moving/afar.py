@@ -4,6 +4,7 @@ back here. Spec: docs/spec/moving.md."""
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from ...jobs import defaults as job_defaults
 from ...jobs.desk import Desk, JobNode
 from ...jobs.keepers import Keepers
 from ...jobs.results import JobOutcome, KeptWork
+from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
 from ..trainer.curve import Point
 from ..trainer.defaults import RETRY
@@ -30,7 +32,7 @@ from ..trainer.plan import Errand
 from ..trainer.training import Progress
 from . import defaults
 from .runner import FinetuneRunner
-from .spec import SizedBlob, TuningSpec, pack_tuning, read_tuning
+from .spec import SizedBlob, TuningSpec, pack_tuning, read_tuning, sealed_tuning
 from .standby import TrainerStandby
 from .state import CheckpointTerms, Vault
 
@@ -50,6 +52,7 @@ class Bureau:
     keepers: Keepers
     standby: TrainerStandby
     runner: FinetuneRunner
+    seals: JobSeals
 
 
 class Afar:
@@ -65,21 +68,29 @@ class Afar:
         self._keepers = bureau.keepers
         self._standby = bureau.standby
         self._runner = bureau.runner
+        self._seals = bureau.seals
         self._vault = vault
 
     async def submit(self, errand: Errand, start: tuple[Learned, Sequence[Point]] | None) -> str:
         """Submit a fine-tuning as a job, and return the job's id. `start` is the state and the
         curve from which it begins, or None.
 
-        Raises TuningError `data-too-large`, JobError if the job cannot be stored, and ModelError if
-        the disk refuses the rows.
+        Raises TuningError `data-too-large`, JobError if the job cannot be stored, ModelError if the
+        disk refuses the rows, and for a sealed one the errors of `JobSeals.newest`.
         """
+        draft = self._desk.drafted(defaults.KIND)
+        secret = self._seals.newest() if errand.sealed else None
         data = await self._host.offload(self._read, errand.rows)
+        if secret is not None:
+            seal = partial(self._seals.seal_rows, most=job_defaults.INPUT_BYTES)
+            data = await self._host.offload(seal, draft[0], data, secret)
         root = await self._shelf.put(data, self._own)
         begun = None
         if start is not None:
             key = f"start {errand.data}"
-            begun = await self._vault.save(key, self._terms(errand), *start)
+            mark = b"" if secret is None else secret[0]
+            terms = self._terms(errand, draft[0].id, mark)
+            begun = await self._vault.save(key, terms, *start)
         spec = TuningSpec(
             root=errand.settings.root,
             settings=errand.settings,
@@ -88,17 +99,24 @@ class Afar:
             name=errand.model[: job_defaults.ABSTRACT // 2],
             start=None if begun is None else SizedBlob(*begun.kept),
         )
+        if secret is not None:
+            spec = sealed_tuning(spec, draft[0], self._seals, secret)
         packed = pack_tuning(spec)
         read_tuning(packed)
-        job = await self._desk.submit_packed(defaults.KIND, packed, lease=job_defaults.LEASE)
+        job = await self._desk.submit_packed(draft, packed, lease=job_defaults.LEASE)
         if begun is not None:
             await self._vault.hold(job, begun)
             await self._vault.forget(f"start {errand.data}")
         await self._keepers.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
         return job
 
-    def _terms(self, errand: Errand) -> CheckpointTerms:
-        return CheckpointTerms(errand.settings, errand.shapes, errand.run, self._own)
+    def _terms(self, errand: Errand, job: str, mark: bytes = b"") -> CheckpointTerms:
+        """Return the terms of the checkpoints of a job, which are opened with any key of the group
+        unless `mark` names one."""
+        seal = None
+        if errand.sealed:
+            seal = self._seals.state_seal(Job(job, self._own, defaults.KIND), mark)
+        return CheckpointTerms(errand.settings, errand.shapes, errand.run, self._own, seal)
 
     def _read(self, path: Path) -> bytes:
         size = self._host.files.size(path) or 0
@@ -159,7 +177,7 @@ class Afar:
                 _copy(here, progress)
             elif named is not None and named.kept != looked:
                 looked = named.kept
-                await self._look(standing.job, named, self._terms(errand), progress, show)
+                await self._look(standing.job, named, self._terms(errand, job), progress, show)
             if here is None:
                 held = standing.claim is not None
                 progress.trouble = "" if held else "no node trains it yet; one will continue it"
@@ -171,7 +189,7 @@ class Afar:
             raise TuningError(found.outcome.error, found.outcome.message or "it failed",
                               hint="`shoal finetune resume ID` tries again from the last state "
                               "that is here")  # fmt: skip
-        return await self._last(found.outcome, self._terms(errand), progress)
+        return await self._last(found.outcome, self._terms(errand, job), progress)
 
     async def _look(
         self,
@@ -227,7 +245,7 @@ class Afar:
         for claim in self._jobs.kept_of(job):
             with suppress(ShoalError):
                 kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
-                loaded = await self._vault.load(kept, self._terms(errand))
+                loaded = await self._vault.load(kept, self._terms(errand, job))
                 found = loaded.learned, loaded.points
                 break
         await self.withdraw(job)

@@ -11,12 +11,14 @@ from ...engine.families import Architecture
 from ...errors import NoRoute
 from ...jobs.models import JobModels
 from ...jobs.results import KeptWork
+from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
+from ...jobs.spec import seal_of
 from ..trainer.checkpoint import run_digest
 from ..trainer.curve import Point
 from ..trainer.optimiser import Learned
 from . import defaults
-from .spec import SizedBlob, TuningSpec, checked_shapes, read_tuning
+from .spec import SizedBlob, TuningSpec, checked_shapes, opened_tuning, read_tuning
 from .state import BadState, CheckpointTerms, LoadedCheckpoint, Saved, Vault
 
 ArchOf = Callable[[str], Awaitable[Architecture]]
@@ -35,8 +37,16 @@ class Checkpoints:
     """The checkpoints of all fine-tunings that move, as far as this node has to do with them."""
 
     def __init__(
-        self, vault: Vault, shelf: Shelves, jobs: Jobs, models: JobModels, arch_of: ArchOf
+        self,
+        vault: Vault,
+        shelf: Shelves,
+        jobs: Jobs,
+        models: JobModels,
+        arch_of: ArchOf,
+        seals: JobSeals | None = None,
     ) -> None:
+        """Create them. Without `seals`, this node does nothing for sealed fine-tunings."""
+        self._seals = seals
         self._vault = vault
         self._shelf = shelf
         self._jobs = jobs
@@ -52,15 +62,24 @@ class Checkpoints:
         """Return what a job asks for.
 
         Raises BadSpec or TuningError if it is impossible, NoRoute if this node does nothing for its
-        model, and ModelError if the model cannot be read.
+        model, ModelError if the model cannot be read, and Unsealable if the spec cannot be opened.
         """
         spec = read_tuning(job.spec)
         if not self.models.works_for(spec.root):
             raise NoRoute("this node does jobs for its own models")
         arch = await self._arch_of(spec.root)
         shapes = checked_shapes(spec.settings, arch)
-        run = run_digest(spec.settings, spec.data)
-        return CheckedTuning(spec, arch, CheckpointTerms(spec.settings, shapes, run, job.author))
+        opened, seal = opened_tuning(spec, job, self._seals), None
+        if spec.seal is not None and self._seals is not None:
+            seal = self._seals.state_seal(job, spec.seal.mark)
+        run = run_digest(spec.settings, opened.data)
+        terms = CheckpointTerms(spec.settings, shapes, run, job.author, seal)
+        return CheckedTuning(opened, arch, terms)
+
+    def has_key(self, job: Job) -> bool:
+        """Return whether this node can read the inputs of a fine-tuning. Raises BadSpec."""
+        keys = seal_of(job.spec)
+        return keys is None or (self._seals is not None and self._seals.has_key(job.spec))
 
     async def rows(self, job: Job, spec: TuningSpec) -> bytes:
         """Return the encoded rows. Raises ModelError or BadOutcome if no node has them."""
@@ -68,6 +87,14 @@ class Checkpoints:
         data = await self._shelf.read(spec.rows.whole, job.author)
         self._vault.fetched += self._shelf.fetched - before
         return data
+
+    async def open_rows(self, job: Job, spec: TuningSpec) -> bytes:
+        """Return the encoded rows, opened if they are sealed. Raises the errors of `rows`, and
+        Unsealable."""
+        data, seal = await self.rows(job, spec), read_tuning(job.spec).seal
+        if seal is None or self._seals is None:
+            return data
+        return self._seals.open_rows(job, seal, data)
 
     async def take(self, job: Job, kept: KeptWork) -> Saved:
         """Fetch and check a checkpoint that another node has made, and keep it. Its rows are kept

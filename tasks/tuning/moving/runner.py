@@ -18,10 +18,10 @@ from ....transport.errors import ShoalError
 from ....transport.host.seam import Host
 from ...engine.families import Architecture
 from ...errors import SessionError
-from ...jobs.errors import BadSpec
+from ...jobs.errors import BadSpec, Unsealable
 from ...jobs.models import JobModels
 from ...jobs.results import JobOutcome, KeptWork, failed
-from ...jobs.runner import MOVED, ReportProgress
+from ...jobs.runner import MOVED, NOT_NOW, ReportProgress
 from ...jobs.spec import root_of
 from ..interface import TuningChain
 from ..trainer.curve import Curve, write_points
@@ -85,7 +85,7 @@ class FinetuneRunner:
         if len(self._running) >= RUNNING_AT_ONCE:
             return False
         try:
-            return self._models.can_use(root_of(job.spec))
+            return self._models.can_use(root_of(job.spec)) and self._checkpoints.has_key(job)
         except BadSpec:
             return True
 
@@ -132,6 +132,10 @@ class FinetuneRunner:
             known = await self._checkpoints.known(job)
         except (BadSpec, TuningError) as error:
             return failed(error.code, error.message)
+        except Unsealable as error:
+            if error.code in NOT_NOW:
+                raise
+            return failed(error.code, error.message)
         running = _Running(trio.CancelScope(), Progress())
         self._running[job.id] = running
         folder = self._folder / job.id[:16]
@@ -151,7 +155,7 @@ class FinetuneRunner:
     ) -> JobOutcome:
         """Train from the newest checkpoint to the end."""
         spec = known.spec
-        data = await self._checkpoints.rows(job, spec)
+        data = await self._checkpoints.open_rows(job, spec)
         await self._host.offload(self._lay_out, folder, data)
         del data
         await self._host.offload(self._check_rows, folder, spec.data, spec.settings.length)

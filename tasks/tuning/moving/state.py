@@ -19,7 +19,9 @@ from ....transport.decoding import decode, typed
 from ....transport.errors import Undecodable
 from ....transport.host.seam import Host
 from ....transport.message import Message, pack
+from ...jobs.errors import Unsealable
 from ...jobs.results import KeptWork
+from ...jobs.sealing.states import StateSeal
 from ...jobs.shelf import Shelves
 from ..interface import TensorName
 from ..trainer import defaults as trainer_defaults
@@ -99,12 +101,19 @@ class LoadedCheckpoint:
 @dataclass(frozen=True, slots=True)
 class CheckpointTerms:
     """Properties that a checkpoint must fit: settings, shapes of the model's modules,
-    digest of the run, and the author for whom its parts are kept."""
+    digest of the run, the author of the job, for which parts are kept, and their seal, or
+    None."""
 
     settings: TuningSettings
     shapes: Shapes
     run: str
     author: str
+    seal: StateSeal | None = None
+
+    @property
+    def extra(self) -> int:
+        """Bytes that a stored part has more than its content."""
+        return 0 if self.seal is None else self.seal.extra
 
 
 class Vault:
@@ -154,16 +163,30 @@ class Vault:
             parts["first"], parts["second"], tuple(curve), parts.get("best"),
             learned.best_loss if best else 0.0, learned.best_step,
         )  # fmt: skip
-        data = pack(manifest)
-        root = await self._shelf.put(data, terms.author)
-        roots = {root, *(part.root for part in (*parts.values(), *curve))}
-        saved = Saved(KeptWork(root, len(data)), learned.step, frozenset(roots))
+        stored = await self._put(pack(manifest), terms, announced=True)
+        roots = {stored.root, *(part.root for part in (*parts.values(), *curve))}
+        saved = Saved(KeptWork(stored.root, stored.size), learned.step, frozenset(roots))
         await self.hold(job, saved)
         return saved
 
-    async def _put(self, data: bytes, terms: CheckpointTerms) -> SizedBlob:
-        root = await self._shelf.put(data, terms.author, announced=False)
+    async def _put(
+        self, data: bytes, terms: CheckpointTerms, *, announced: bool = False
+    ) -> SizedBlob:
+        """Store a part, sealed if the terms say so."""
+        if terms.seal is not None:
+            data = await self._host.offload(terms.seal.seal, data)
+        root = await self._shelf.put(data, terms.author, announced=announced)
         return SizedBlob(root, len(data))
+
+    async def _read(self, part: SizedBlob, terms: CheckpointTerms) -> bytes:
+        """Return the content of a part. Raises BadState if it cannot be opened."""
+        data = await self._shelf.read(part.whole, terms.author)
+        if terms.seal is None:
+            return data
+        try:
+            return await self._host.offload(terms.seal.open, data)
+        except Unsealable as error:
+            raise BadState(error.message) from None
 
     async def hold(self, job: str, saved: Saved) -> None:
         """Let a checkpoint be the latest of a job. Delete what nothing else here needs."""
@@ -194,7 +217,7 @@ class Vault:
         groups = list[dict[TensorName, Array]]()
         for name in ("tensors", "first", "second", "best"):
             part: SizedBlob | None = getattr(found, name)
-            data = b"" if part is None else await self._shelf.read(part.whole, terms.author)
+            data = b"" if part is None else await self._read(part, terms)
             shapes = {} if part is None else wanted
             groups.append(await self._host.offload(_divided, data, shapes, name))
         points = await self._curve(found, terms)
@@ -229,7 +252,7 @@ class Vault:
         """Return the manifest of a checkpoint, and the shapes of its tensors."""
         if not 0 < kept.size <= defaults.MANIFEST_BYTES:
             raise BadState(f"its manifest has {kept.size} bytes")
-        data = await self._shelf.read(SizedBlob(kept.root, kept.size).whole, terms.author)
+        data = await self._read(SizedBlob(kept.root, kept.size), terms)
         try:
             found = typed(_CheckpointManifest, decode(data, limit=defaults.MANIFEST_BYTES))
         except Undecodable as error:
@@ -240,7 +263,7 @@ class Vault:
         """Return the loss curve of a checkpoint."""
         points = list[Point]()
         for part in found.curve:
-            data = await self._shelf.read(part.whole, terms.author)
+            data = await self._read(part, terms)
             points += await self._host.offload(_points, data)
         steps = [point.step for point in points]
         if steps != sorted(set(steps)) or (steps and not 0 < steps[0] <= steps[-1] <= found.step):
@@ -263,12 +286,12 @@ class Vault:
         if found.step > terms.settings.steps:
             raise BadState(f"it has {found.step} of {terms.settings.steps} steps")
         wanted = tensor_shapes(terms.settings, terms.shapes)
-        size = 4 * sum(rows * columns for rows, columns in wanted.values())
+        size = 4 * sum(rows * columns for rows, columns in wanted.values()) + terms.extra
         groups = [found.tensors, found.first, found.second]
         groups += [] if found.best is None else [found.best]
         if any(part.size != size for part in groups):
             raise BadState(f"its tensors have another size than the {size} bytes of this adapter")
-        if any(part.size > defaults.PAGE_BYTES for part in found.curve):
+        if any(part.size > defaults.PAGE_BYTES + terms.extra for part in found.curve):
             raise BadState("a page of its loss curve is too large")
         return wanted
 

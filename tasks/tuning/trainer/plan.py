@@ -84,6 +84,7 @@ class TuningPlan(Message, frozen=True):
     best: float | None = None
     best_step: _Count = 0
     moves: bool = False  # whether other nodes may train it
+    sealed: bool = False  # whether only members of the group can read what moves
     job: _Text = ""  # that does so now, or ""
 
     def put(self, **changes: object) -> "TuningPlan":
@@ -103,6 +104,8 @@ class Errand:
     rows: Path
     data: str
     model: str
+    sealed: bool = False
+    """Whether only members of the group can read its rows and checkpoints."""
 
 
 PLAN: Final = "plan.json"

@@ -107,7 +107,8 @@ class Surroundings:
 class Request:
     """A fine-tuning that a user wants. `name` and `out` are None if the user gave none.
 
-    `moves` says whether other nodes may train it.
+    `moves` says whether other nodes may train it, and `sealed` whether what moves is sealed for the
+    members of this node's group.
     """
 
     model: str
@@ -116,6 +117,7 @@ class Request:
     name: str | None = None
     out: Path | None = None
     moves: bool = False
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,7 @@ class Tunings:
                 *(ask.model, str(ask.source), name, out, settings, data),
                 *(Counts.of(report), self._host.wall(), "running"),
                 moves=ask.moves,
+                sealed=ask.sealed,
             )
             await self._host.offload(file.write, plan)
         except BaseException as error:
@@ -266,6 +269,12 @@ class Tunings:
                 "stays",
                 "a fine-tuning that is averaged with others stays on its node",
                 hint="leave out `--movable` or `--together`",
+            )
+        if ask.sealed and not ask.moves:
+            raise TuningError(
+                "stays",
+                "only a fine-tuning that may move is sealed; this one's data stay on this node",
+                hint="add `--movable`, or leave out `--seal`",
             )
         self._check_together(ask.wishes.together)
         if ask.out is not None and await self._host.offload(self._is_used, ask.out):
@@ -481,7 +490,7 @@ class Tunings:
         plan = tuning.plan
         run = run_digest(plan.settings, plan.data)
         return Errand(plan.settings, module_shapes(arch), run, tuning.folder / "rows", plan.data,
-                      plan.model)  # fmt: skip
+                      plan.model, plan.sealed)  # fmt: skip
 
     async def _afar(self, tuning: Tuning) -> dict[TensorName, Array]:
         """Have a fine-tuning trained by any node, and return the adapter."""

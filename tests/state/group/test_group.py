@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.state import defaults
+from shoal.state.errors import GroupRefused
 from shoal.state.feeds.digest import Plot
 from shoal.state.feeds.entry import FORKED, Entry, FeedName, Head, seal_entry
 from shoal.state.group.facts import (
@@ -228,6 +229,27 @@ def test_the_higher_of_two_rotations_is_used_and_both_are_known() -> None:
     marks = {Mark(2, mark_of(one)), Mark(2, mark_of(two))}
     assert set(it.group.secrets.marks()) == marks
     assert it.group.newest == max(marks)
+
+
+def test_data_is_not_sealed_under_a_secret_that_a_revoked_peer_knows() -> None:
+    it, founder, (a, b, *_) = crew()
+    me = Person(90)
+    at_once(it.take(founder.grant(a, CLIENT), founder.grant(b, CLIENT), founder.grant(me, CLIENT)))
+    with pytest.raises(GroupRefused):
+        it.group.fresh_secret()
+    at_once(it.take(founder.tell(rotation(2, b"2" * 32, me, a))))
+    assert it.group.fresh_secret() == (Mark(2, mark_of(b"2" * 32)), b"2" * 32)
+    at_once(it.take(founder.revoke(b, it.heads(b))))
+    assert it.group.fresh_secret()[1] == b"2" * 32, "b was never given it"
+    at_once(it.take(founder.revoke(a, it.heads(a))))
+    with pytest.raises(GroupRefused) as raised:
+        it.group.fresh_secret()
+    assert raised.value.code == "not-ready"
+    at_once(it.take(founder.tell(rotation(3, b"3" * 32, me))))
+    assert it.group.fresh_secret()[1] == b"3" * 32
+    at_once(it.take(founder.tell(rotation(4, b"4" * 32, b))))
+    with pytest.raises(GroupRefused):
+        it.group.fresh_secret()  # this node does not know it
 
 
 def test_only_owners_can_rotate() -> None:

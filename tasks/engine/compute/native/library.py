@@ -12,6 +12,8 @@ from typing import Final
 
 import torch
 
+from .pages import Pages
+
 FLOAT32: Final = 0
 BFLOAT16: Final = 1
 INT8: Final = 2
@@ -122,6 +124,7 @@ class Kernels:
         self.exactness = f"shoal-{self.name}-{VERSION}"
         """The instruction set and the version, for the class of exactness."""
         self._library = library
+        self._pages = Pages()
 
     def pack(
         self, kind: int, group: int, shape: tuple[int, int], parts: Sequence[torch.Tensor]
@@ -132,7 +135,7 @@ class Kernels:
         """
         outputs, inputs = shape
         size = self._library.shoal_packed_bytes(self._chosen, kind, group, outputs, inputs)
-        data = torch.empty(size, dtype=torch.uint8)
+        data = self._pages.take(size)
         matrix = Matrix(kind, group, outputs, inputs, data.data_ptr(), None)
         solid = [part.contiguous() for part in parts]
         pointers = [part.data_ptr() for part in solid] + [None] * (3 - len(solid))

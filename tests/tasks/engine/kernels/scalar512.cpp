@@ -19,6 +19,7 @@ typedef int8_t bytes __attribute__((vector_size(64)));
 typedef uint8_t sizes __attribute__((vector_size(64)));
 typedef halves __m512bh;
 typedef uint16_t __m256i __attribute__((vector_size(32)));
+typedef int8_t __m128i __attribute__((vector_size(16)));
 
 INLINE __m512 _mm512_set1_ps(float x) { return __m512{} + x; }
 INLINE __m512i _mm512_set1_epi32(int32_t x) { return __m512i{} + x; }
@@ -77,6 +78,28 @@ INLINE __m512 _mm512_cvtph_ps(__m256i a) {
         out[i] = a[i] >> 15 ? -size : size;
     }
     return out;
+}
+INLINE __m128i _mm512_cvtepi32_epi8(__m512i a) {
+    __m128i out;
+    for (int i = 0; i < 16; i++) out[i] = (int8_t)a[i];
+    return out;
+}
+INLINE void _mm_storeu_si128(__m128i *p, __m128i v) { memcpy(p, &v, 16); }
+// The sequences that compilers use for these: halves with halves.
+INLINE float _mm512_reduce_add_ps(__m512 a) {
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++) a[i] += a[i + step];
+    return a[0];
+}
+INLINE float _mm512_reduce_max_ps(__m512 a) {
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++) a[i] = a[i] > a[i + step] ? a[i] : a[i + step];
+    return a[0];
+}
+INLINE int32_t _mm512_reduce_add_epi32(__m512i a) {
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++) sum += a[i];
+    return sum;
 }
 // Adds the products of 4 unsigned bytes of `a` with 4 signed ones of `b`, without saturation.
 INLINE __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {

@@ -1,0 +1,3 @@
+"""Sealed jobs: outputs that only their author can read, and inputs that only the members of a
+private group can read. Spec: docs/spec/sealing.md.
+"""
