@@ -85,7 +85,7 @@ class RowRunner:
             return True
 
     def _has_key(self, job: Job) -> bool:
-        """Return whether this node can read the rows of a job. Raises BadSpec."""
+        """Return whether this node can read the rows of a job."""
         seals, keys = self._shop.seals, seal_of(job.spec)
         return keys is None or (seals is not None and seals.has_key(job.spec))
 

@@ -5,8 +5,9 @@ served only if peers that the owner trusts name it, or if members that want it a
 node from several networks. No I/O. Reasons: docs/adr/0025-what-a-stranger-may-ask.md.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...state.membership.record import MemberRecord, Rank, ShardRecord
 from ...transport import naming
@@ -181,22 +182,26 @@ def _as_aimed(record: MemberRecord) -> MemberRecord:
 def candidates(members: Members, own: PeerId, backing: Backing) -> list[NamedModel]:
     """Return all models that members name, in order of their roots."""
     standing = {root: set(peers) for root, peers in backing.asked.items()}
-    said: dict[str, dict[_Words, set[str]]] = {}
+    said: dict[str, dict[_Words, Set[str]]] = {}
     for peer, record in members.items():
         trusted = "" if peer == own or peer in backing.trusted else None
         network = trusted if trusted is not None else backing.networks.get(peer)
+        networks = _NONE if network is None else frozenset((network,))
         for model in record.models:
             if model.layers:
-                words = said.setdefault(model.root, {}).setdefault(
-                    (model.layers, model.name), set()
-                )
-                words |= {network} if network is not None else set()
-        for root in _stood_for(record):
-            standing.setdefault(root, set()).add(peer)
+                words = said.setdefault(model.root, {})
+                described = model.layers, model.name
+                words[described] = words.get(described, _NONE) | networks
+        if network is not None:  # the roots of all other members, who may be many, count nothing
+            for root in _stood_for(record):
+                standing.setdefault(root, set()).add(peer)
     return [
-        _candidate(root, said[root], standing.get(root, set()) - {own}, backing)
+        _candidate(root, said[root], standing.get(root, _NONE) - {own}, backing)
         for root in sorted(said)
     ]
+
+
+_NONE: Set[Any] = frozenset()
 
 
 _Words = tuple[int, str]
@@ -204,16 +209,21 @@ _Words = tuple[int, str]
 
 
 def _candidate(
-    root: str, said: Mapping[_Words, set[str]], standing: set[PeerId], backing: Backing
+    root: str, said: Mapping[_Words, Set[str]], standing: Set[PeerId], backing: Backing
 ) -> NamedModel:
     """Create a candidate from the descriptions that members state for this root.
 
     `said` maps each description to the networks of the members that state it, where "" stands for
     this node and all trusted peers. `standing` are the peers that name, serve or ask for the model.
     """
-    layers, name = min(said, key=lambda words: ("" not in said[words], -len(said[words]), words))
+    if len(said) == 1:  # the usual case, and strangers can name thousands of models
+        ((layers, name),) = said
+    else:
+        layers, name = min(
+            said, key=lambda words: ("" not in said[words], -len(said[words]), words)
+        )
     networks = {backing.networks[peer] for peer in standing if peer in backing.networks}
-    trusted = min(standing & backing.trusted.keys(), default=None)
+    trusted = min((peer for peer in standing if peer in backing.trusted), default=None)
     why = ""
     if root in backing.named:
         why = "it has a name on this node"
@@ -221,7 +231,7 @@ def _candidate(
         why = f"{trusted}, {backing.trusted[trusted]}, names or serves it"
     elif len(networks) >= DEMAND_NETWORKS:
         why = f"members in {len(networks)} networks name, serve or ask for it"
-    return NamedModel(root, naming.shown(name), layers, len(networks), why)
+    return NamedModel(root, name, layers, len(networks), why)
 
 
 def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
@@ -230,9 +240,10 @@ def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
     if not found:
         return "no model is known yet; `shoal model add FOLDER` adds one"
     best = min(found, key=lambda each: (-each.networks, each.root))
+    name = naming.shown(best.name)
     return (
-        f"`{best.name}` is wanted in {best.networks} of the {DEMAND_NETWORKS} networks that it "
-        f"takes to serve a model unasked; `shoal node --model {best.name}` serves it"
+        f"`{name}` is wanted in {best.networks} of the {DEMAND_NETWORKS} networks that it "
+        f"takes to serve a model unasked; `shoal node --model {name}` serves it"
     )
 
 

@@ -77,7 +77,7 @@ class Checkpoints:
         return CheckedTuning(opened, arch, terms)
 
     def has_key(self, job: Job) -> bool:
-        """Return whether this node can read the inputs of a fine-tuning. Raises BadSpec."""
+        """Return whether this node can read the inputs of a fine-tuning."""
         keys = seal_of(job.spec)
         return keys is None or (self._seals is not None and self._seals.has_key(job.spec))
 

@@ -112,6 +112,18 @@ async def test_a_result_is_stored_before_its_job_is_removed(world: World) -> Non
         assert found.abstract == "hello"
 
 
+async def test_an_invalid_job_has_an_error_as_its_result(world: World) -> None:
+    """Another program with the same key, or an earlier version, may have submitted it."""
+    async with desk(world) as made:
+        random = bytes(16)
+        job = job_id(ME, random)
+        fact = job_fact(Job(job, ME, "generate", b"rubbish"), random)
+        made.state.set("jobs", job, fact)
+        made.claim(job, pack_outcome(failed("bad-spec", "invalid job")))
+        await trio.sleep(5)
+        assert (await made.desk.result(job, wait=False)).outcome.error == "bad-spec"
+
+
 async def test_own_jobs_stay_in_the_order_of_submission(world: World) -> None:
     """Whether they are done or not, and before a restart or after it."""
     async with desk(world) as made:
