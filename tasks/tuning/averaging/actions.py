@@ -59,25 +59,22 @@ class JudgeUpdate:
     strict: bool
     own: Known | None = None
 
-    @property
-    def weight(self) -> float:
-        """The weight with which the update is judged."""
-        return 1.0 if self.own is None else BESIDE_OWN
-
     def without(self) -> Vector:
         """Return the values to which the update is compared. Takes long."""
-        return self.state.values if self.own is None else self.state.values - self.own.vector
+        if self.own is None:
+            return self.state.values
+        return self.state.values - self.own.vector * np.float32(1 - BESIDE_OWN)
 
     def with_it(self) -> Vector:
         """Return the values with the update, which is scaled down as in a step. Takes long."""
-        clip = 1.0
-        if self.own is not None and self.update.norm:
-            clip = min(1.0, CLIPPED_NORM * self.own.norm / self.update.norm)
-        return self.without() - self.update.vector * np.float32(self.weight * clip)
+        if self.own is None:
+            return self.without() - self.update.vector
+        clip = min(1.0, CLIPPED_NORM * self.own.norm / (self.update.norm or 1.0))
+        return self.without() - self.update.vector * np.float32(BESIDE_OWN * clip)
 
     def is_harmless(self, before: float, after: float) -> bool:
         """Return the verdict, from the losses without the update and with it."""
-        return is_harmless(before, after, strict=self.strict, weight=self.weight)
+        return is_harmless(before, after, strict=self.strict, beside=self.own is not None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

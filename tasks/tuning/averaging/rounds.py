@@ -265,9 +265,10 @@ class Rounds:
     def _judgements(self, now: float) -> list[Action]:
         """Request verdicts on the updates of this round.
 
-        They are judged on top of this peer's own update. Early in training, when almost every change
-        lowers the loss, even a reversed update does that alone, but not on top of an honest one. A
-        peer that is late judges them alone, so that it has verdicts when the round closes.
+        They are judged beside this peer's own update, which counts double. Early in training, when
+        almost every change lowers the loss, even a reversed update does that alone, but not beside
+        an honest one. A peer that is late judges them alone, so that it has verdicts when the round
+        closes.
         """
         found = list[Action]()
         own = self._own_update()

@@ -210,8 +210,8 @@ class Ridge(Hill):
 
 @pytest.mark.parametrize("factor", [-1.0, -2.0, -4.0])
 def test_poison_is_refused_where_every_change_lowers_the_loss(factor: float) -> None:
-    """Alone, a reversed update lowers the loss of the first state. On top of a peer's own one it
-    does not, also if it is so large that a step would scale it down."""
+    """Alone, a reversed update lowers the loss of the first state. Beside a peer's own one it does
+    not, also if it is so large that a step would scale it down."""
     start = first_state(np.zeros(VALUES, np.float32), TERMS.rule)
     swarm = Volunteers(TERMS, start, 1)
     for number in range(1, 7):
