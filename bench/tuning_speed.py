@@ -101,7 +101,7 @@ class Ours:
         """Do some steps."""
         began, cpu = time.perf_counter(), self._cpu()
         for batch in some:
-            adapter = AdapterTensors(self._settings.terms, self._learned.tensors)
+            adapter = AdapterTensors(self._settings.terms, of_adapter(self._learned.tensors))
             found = await self._chain.gradients(batch, adapter)
             norm = optimiser.check(found, self._learned, counted(batch))
             optimiser.apply(self._learned, found, norm, self._settings)
