@@ -1,7 +1,6 @@
 """Bulk on a home line: 20 Mbit/s, 40 ms, a modem that buffers 250 ms."""
 
 import heapq
-from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -250,8 +249,8 @@ def test_a_busy_peer_s_late_pongs_do_not_count_as_a_queue() -> None:
 def test_pongs_behind_lost_packets_do_not_count_as_a_queue() -> None:
     """Every PONG is late, and the round trips of single packets are short. The twin has none."""
 
-    def grown(**measured: Callable[[], float]) -> int:
-        yielding, now = Yielding(0.0, **measured), 0.0
+    def grown(yielding: Yielding) -> int:
+        now = 0.0
         trip(yielding, RTT, now)
         for _ in range(100):
             now += RTT
@@ -259,8 +258,8 @@ def test_pongs_behind_lost_packets_do_not_count_as_a_queue() -> None:
             trip(yielding, 2 * RTT, now)
         return yielding.window(now)
 
-    assert grown(packet_rtt=lambda: RTT) > 100 * INITIAL_BYTES
-    assert grown() <= INITIAL_BYTES
+    assert grown(Yielding(0.0, packet_rtt=lambda: RTT)) > 100 * INITIAL_BYTES
+    assert grown(Yielding(0.0)) <= INITIAL_BYTES
 
 
 def test_an_unused_window_does_not_grow() -> None:
