@@ -1,6 +1,7 @@
 """Bulk on a home line: 20 Mbit/s, 40 ms, a modem that buffers 250 ms."""
 
 import heapq
+from collections.abc import Callable
 from itertools import count
 
 import pytest
