@@ -36,7 +36,7 @@ from worlds import peft, tuners
 
 from shoal.node.daemon.daemon import Node
 from shoal.tasks.engine.adapters import module_shapes
-from shoal.tasks.tuning.interface import NOT_COUNTED, AdapterTensors, Batch
+from shoal.tasks.tuning.interface import NOT_COUNTED, AdapterTensors, Batch, of_adapter
 from shoal.tasks.tuning.trainer import defaults, optimiser
 from shoal.tasks.tuning.trainer.folder import write_peft
 from shoal.tasks.tuning.trainer.order import RowSchedule
