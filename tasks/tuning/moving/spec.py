@@ -67,6 +67,8 @@ class TuningSpec(Message, frozen=True):
         check_text(self.name, _NAME_BYTES)
         if self.settings.root != self.root:
             raise ValueError("the settings are for another model")
+        if self.settings.full:
+            raise ValueError("a fine-tuning of all weights does not move")
         if self.settings.together:
             raise ValueError("a fine-tuning that is averaged with others does not move")
         if self.rows.size > job_defaults.INPUT_BYTES:

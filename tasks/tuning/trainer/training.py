@@ -117,6 +117,7 @@ class TuningRun:
         self._path = task.folder / "checkpoint"
         self._together: Together | None = None
         self._saved_at = self._noted_at = host.now()
+        self._save_s = 0.0  # that the last checkpoint took
         self._speeds: deque[tuple[float, int]] = deque(maxlen=defaults.SPEED_STEPS)
 
     async def run(self) -> dict[LearnedName, Array]:
@@ -153,7 +154,7 @@ class TuningRun:
             await self._step(learned, rows, order)
             await self._meet(learned)
             await self._note(learned, rows, order)
-            if self._host.now() - self._saved_at >= self._pause:
+            if self._host.now() - self._saved_at >= self._pause_now:
                 await self._save(learned)
         while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
             await trio.sleep(defaults.RETRY[1])
@@ -334,7 +335,7 @@ class TuningRun:
 
     async def _save(self, learned: Learned) -> bool:
         """Write a checkpoint. Return False if the disk refuses; the old one is still there then."""
-        self._saved_at = self._host.now()
+        began = self._saved_at = self._host.now()
         try:
             if self._task.store is not None:
                 await self._task.store.save(learned)
@@ -347,7 +348,14 @@ class TuningRun:
             self._say(f"no checkpoint since step {self._progress.saved}: {why.lower()}")
             return False
         self._progress.saved = learned.step
+        self._saved_at = self._host.now()
+        self._save_s = self._saved_at - began
         return True
+
+    @property
+    def _pause_now(self) -> float:
+        """The seconds until the next checkpoint. Those of a model's weights may be gigabytes."""
+        return max(self._pause, self._save_s / defaults.CHECKPOINT_SHARE)
 
     def _show(self, learned: Learned) -> None:
         """Update the figures of the progress."""
