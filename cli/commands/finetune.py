@@ -165,12 +165,8 @@ def start(
         raise click.UsageError("give one of --epochs and --steps")
     if options["every"] is not None and options["together"] is None:
         raise click.UsageError("--every needs --together NAME")
-    for option in ("rank", "alpha", "moves"):
-        if options["full"] and options[option]:
-            words = {"moves": "movable"}.get(option, option)
-            raise click.UsageError(f"--{words} is about an adapter; leave out it or --full")
-    if options["full"] and modules is not None:
-        raise click.UsageError("--modules is about an adapter; leave out it or --full")
+    if options["full"]:
+        _check_full({**options, "modules": modules})
     ask = BeginTuning(
         model=model,
         path=str(file),
@@ -187,6 +183,16 @@ def start(
         click.echo(render.as_json(found) if as_json else _left(found.tuning, data))
         return
     _follow(data, found.tuning, as_json=as_json)
+
+
+def _check_full(options: dict[str, Any]) -> None:
+    """Refuse options that make no sense where all weights are trained."""
+    for option in ("rank", "alpha", "modules"):
+        if options[option] is not None:
+            raise click.UsageError(f"--{option} is about an adapter: leave out it or --full")
+    if options["moves"] or options["seal"]:
+        word = "movable" if options["moves"] else "seal"
+        raise click.UsageError(f"what --full trains stays on this node: leave out --{word}")
 
 
 def _begun(data: Path, ask: "BeginTuning") -> "ShownTuning":

@@ -49,10 +49,7 @@ class _CheckpointHead(Message, frozen=True):
 def run_digest(settings: TuningSettings, data: str) -> str:
     """Return the digest of all that a result depends on: the settings, and the digest of the
     data."""
-    fields = settings.fields()
-    if not settings.full:
-        del fields["full"]  # digests of adapters are older than full training
-    return hashlib.sha256(pack([FORMAT, fields, data])).hexdigest()
+    return hashlib.sha256(pack([FORMAT, settings.fields(), data])).hexdigest()
 
 
 def save(files: Files, path: Path, learned: Learned, run: str) -> None:

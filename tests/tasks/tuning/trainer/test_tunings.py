@@ -35,6 +35,7 @@ from shoal.tasks.tuning.trainer.tunings import (
 )
 from shoal.transport.identity import PeerId
 from tests.dht.models import FakeHost
+from tests.tasks.tuning.bigram import Bigrams
 from tests.tasks.tuning.numpy_chain import ARCH, VOCABULARY, NumpyChain
 
 pytestmark = pytest.mark.trio
@@ -73,6 +74,7 @@ class Node:
         self.disturb: Callable[[int], Any] | None = None
         self.fail: Exception | None = None
         self.afar: Afar | None = None
+        self.whole: Bigrams | None = None
         self.data = folder / "data.jsonl"
         self.data.write_text("".join(json.dumps(line) + "\n" for line in LINES))
 
@@ -96,7 +98,7 @@ class Node:
         async def named() -> set[str]:
             return self.names
 
-        around = Surroundings(self, arch_of, publish, named, afar=self.afar)
+        around = Surroundings(self, arch_of, publish, named, afar=self.afar, whole=self.whole)
         tunings = Tunings(self.host, self.folder / "tuning", around)
         async with trio.open_nursery() as nursery:
             await nursery.start(tunings.run)
