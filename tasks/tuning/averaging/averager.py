@@ -14,7 +14,7 @@ A trainer uses it like this:
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -83,10 +83,14 @@ class AveragingNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartState:
-    """A state from which a trainer continues. `step` is the id of the step that led to it."""
+    """A state from which a trainer continues. `step` is the id of the step that led to it.
+
+    `residual` is what its own updates have lost so far, in a checkpoint of a codec with feedback.
+    """
 
     step: str
     state: OuterState
+    residual: Vector | None = None
 
     @property
     def values(self) -> Vector:
@@ -100,7 +104,8 @@ class StartState:
 
     def encode(self) -> bytes:
         """Return a checkpoint, from which a later process continues."""
-        return bytes.fromhex(self.step) + self.state.encode()
+        lost = b"" if self.residual is None else self.residual.astype("<f4", copy=False).tobytes()
+        return bytes.fromhex(self.step) + self.state.encode() + lost
 
 
 def first_base(terms: RunTerms, values: Vector) -> StartState:
@@ -113,10 +118,15 @@ def first_base(terms: RunTerms, values: Vector) -> StartState:
 def decode_base(terms: RunTerms, data: bytes) -> StartState:
     """Decode a checkpoint of this node. Raises BadUpdate if it is damaged or of another run's
     shape."""
-    if len(data) < _STEP_BYTES:
+    lost = 4 * terms.values if terms.codec.feeds_back else 0
+    if len(data) < _STEP_BYTES + lost:
         raise BadUpdate("wrong-size", "a checkpoint of averaging is cut off")
-    state = decode_state(data[_STEP_BYTES:], terms.values, terms.rule)
-    return StartState(data[:_STEP_BYTES].hex(), state)
+    end = len(data) - lost
+    state = decode_state(data[_STEP_BYTES:end], terms.values, terms.rule)
+    residual = np.frombuffer(data, "<f4", offset=end).astype(np.float32) if lost else None
+    if residual is not None and not np.isfinite(residual).all():
+        raise BadUpdate("not-finite", "a checkpoint has values that are not finite")
+    return StartState(data[:_STEP_BYTES].hex(), state, residual)
 
 
 class Averager:
@@ -136,7 +146,7 @@ class Averager:
         self._node = node
         self._judge = judge
         self.rounds = Rounds(terms, node.peer, base.state, base.step)
-        self._feedback = Feedback(terms.codec, terms.values)
+        self._feedback = Feedback(terms.codec, terms.values, base.residual)
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
         self._sent: tuple[str, bytes] | None = None  # this peer's update that no step has yet
@@ -154,6 +164,11 @@ class Averager:
     def base(self) -> StartState:
         """The state from which training continues."""
         return self._base
+
+    def checkpoint(self, base: StartState) -> bytes:
+        """Return a checkpoint at a state, from which a later process continues. Takes long."""
+        residual = self._feedback.residual if self.terms.codec.feeds_back else None
+        return replace(base, residual=residual).encode()
 
     def is_overtaken(self, base: StartState) -> bool:
         """Return whether this node continues from another state, because the others have gone on

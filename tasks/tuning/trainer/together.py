@@ -182,7 +182,7 @@ class Together:
     async def _take(self, learned: Learned, base: StartState) -> None:
         """Continue from a state. The optimiser's moments stay."""
         had = _done(learned) > 0
-        data = await self._host.offload(base.encode)
+        data = await self._host.offload(self._averager.checkpoint, base)
         tensors = await self._host.offload(self._tensors, base.values)
         learned.tensors.update(tensors)
         learned.round = Round(data, learned.step)

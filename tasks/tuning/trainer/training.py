@@ -354,7 +354,7 @@ class TuningRun:
 
     @property
     def _pause_now(self) -> float:
-        """The seconds until the next checkpoint. Those of a model's weights may be gigabytes."""
+        """Seconds until the next checkpoint. One with all weights of a model may have gigabytes."""
         return max(self._pause, self._save_s / defaults.CHECKPOINT_SHARE)
 
     def _show(self, learned: Learned) -> None:

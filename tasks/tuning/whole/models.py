@@ -43,7 +43,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """What this node computes with: threads, the bytes of memory that its owner offers, and why it
+    """Means of this node: threads, the bytes of memory that its owner offers, and the reason why it
     cannot compute at all, or None."""
 
     threads: int

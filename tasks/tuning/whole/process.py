@@ -23,7 +23,7 @@ Array = NDArray[np.float32]
 
 
 class NetworkProcess:
-    """A process with one network. It is started by `open`, and is gone after any failure."""
+    """A process with one network. `open` starts it, and a failure ends it."""
 
     def __init__(self, host: Host, threads: int) -> None:
         self._host = host
