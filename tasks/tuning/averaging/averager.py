@@ -45,7 +45,6 @@ from .actions import (
     Sign,
 )
 from .aggregate import norm_of
-from .checks import is_harmless
 from .codecs import Feedback, Vector, decode
 from .errors import AveragingError, BadUpdate
 from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
@@ -146,7 +145,7 @@ class Averager:
         self._moved = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._judging = trio.Lock()
-        self._before: tuple[OuterState, float] | None = None
+        self._before: tuple[OuterState, Known | None, float] | None = None
         self._places: dict[str, int] = {}  # by key of a signature: the round that it is about
 
     # For the trainer.
@@ -356,21 +355,21 @@ class Averager:
             return
         try:
             async with self._judging:
-                before = await self._loss_before(self._judge, action.state)
-                alone = await self._node.host.offload(
-                    np.subtract, action.state.values, action.vector
-                )
-                after = await self._judge.loss(alone)
+                before = await self._loss_before(self._judge, action)
+                after = await self._judge.loss(await self._node.host.offload(action.with_it))
         except ShoalError:
             self.rounds.unjudged(action.root, self._node.host.now())
         else:
-            self.rounds.judged(action.root, good=is_harmless(before, after, strict=action.strict))
+            self.rounds.judged(action.root, good=action.is_harmless(before, after))
 
-    async def _loss_before(self, judge: Judge, state: OuterState) -> float:
-        """Return the held-out loss of a state, which is computed once for all its updates."""
-        if self._before is None or self._before[0] is not state:
-            self._before = state, await judge.loss(state.values)
-        return self._before[1]
+    async def _loss_before(self, judge: Judge, action: JudgeUpdate) -> float:
+        """Return the held-out loss to which that of an update is compared. It is computed once for
+        all updates of a round."""
+        compared = self._before
+        if compared is None or compared[0] is not action.state or compared[1] is not action.own:
+            values = await self._node.host.offload(action.without)
+            self._before = compared = action.state, action.own, await judge.loss(values)
+        return compared[2]
 
     async def _compute(self, action: ComputeState) -> None:
         state = await self._node.host.offload(action.run, self.terms, self._memory)

@@ -1,6 +1,7 @@
 """Spec of a fine-tuning as a job. It comes from an untrusted peer: bounded, typed, then checked
 against the model."""
 
+import math
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -157,4 +158,4 @@ def checked_shapes(settings: TuningSettings, arch: Architecture) -> Shapes:
 def state_bytes(settings: TuningSettings, shapes: Shapes) -> int:
     """Return the bytes of all tensors of a checkpoint."""
     every = tensor_shapes(settings, shapes).values()
-    return 4 * 4 * sum(rows * columns for rows, columns in every)
+    return 4 * 4 * sum(map(math.prod, every))

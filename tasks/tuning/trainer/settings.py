@@ -11,7 +11,7 @@ from ....transport.message import Message, Root
 from ...engine.adapters import MODULES, AdapterTerms, Module, module_shapes
 from ...engine.defaults import MAX_RANK
 from ...engine.families import Architecture
-from ..interface import TensorName
+from ..interface import LearnedName, TensorName
 from . import defaults
 from .errors import TuningError
 
@@ -65,10 +65,10 @@ class TuningSettings(Message, frozen=True):
         layers = tuple(range(self.layers))
         return AdapterTerms(self.root, self.rank, self.alpha, False, "F32", self.modules, layers)
 
-    def trains(self, name: TensorName) -> bool:
+    def trains(self, name: LearnedName) -> bool:
         """Return whether a tensor is trained. Nodes that average share one frozen A, so that the
         mean of each B is exact."""
-        return name.side == "B" or not self.together
+        return not (self.together and isinstance(name, TensorName) and name.side == "A")
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0: a linear rise, then half a cosine."""

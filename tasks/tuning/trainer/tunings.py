@@ -26,17 +26,18 @@ from ...errors import TaskError
 from ..averaging.averager import AveragingNode
 from ..averaging.codecs import Codec
 from ..averaging.lora import LoraTensors
-from ..interface import TensorName, TuningChain
+from ..interface import LearnedName, TuningChain
 from . import checkpoint, defaults
 from .checkpoint import run_digest
 from .curve import Curve, Point, read, write_points
 from .encoding import Encoder, Note, write_rows
 from .errors import Damaged, TuningError
 from .folder import write_peft
-from .optimiser import Array, Learned
+from .optimiser import Array, Learned, tensor_shapes
 from .plan import Counts, Errand, PlanFile, TuningPlan
 from .rows import RowsWriter
 from .settings import TuningSettings, Wishes, check_wishes, row_length, settle
+from .subject import AdapterSubject
 from .together import Joint
 from .training import Progress, Task, TuningRun
 
@@ -469,15 +470,16 @@ class Tunings:
         else:
             await self._settle(tuning, state="done", adapter=root)
 
-    async def _trained(self, tuning: Tuning) -> dict[TensorName, Array]:
+    async def _trained(self, tuning: Tuning) -> dict[LearnedName, Array]:
         settings = tuning.plan.settings
         arch = await self._arch(tuning)
         curve = tuning.curve = Curve(self._host, tuning.folder / "curve")
         joint = await self._host.offload(self._joint, settings, arch)
-        task = Task(settings, module_shapes(arch), tuning.folder, tuning.plan.data, joint)
+        task = Task(settings, tuning.folder, tuning.plan.data, joint)
         chain = self._around.chains.chain(settings.root, arch)
         try:
-            return await TuningRun(self._host, task, chain, curve, tuning.progress).run()
+            subject = AdapterSubject(settings, module_shapes(arch), chain)
+            return await TuningRun(self._host, task, subject, curve, tuning.progress).run()
         finally:
             with trio.move_on_after(defaults.RETRY[0]) as leaving:
                 leaving.shield = True
@@ -492,7 +494,7 @@ class Tunings:
         return Errand(plan.settings, module_shapes(arch), run, tuning.folder / "rows", plan.data,
                       plan.model, plan.sealed)  # fmt: skip
 
-    async def _afar(self, tuning: Tuning) -> dict[TensorName, Array]:
+    async def _afar(self, tuning: Tuning) -> dict[LearnedName, Array]:
         """Have a fine-tuning trained by any node, and return the adapter."""
         afar = self._around.afar
         if afar is None:
@@ -517,7 +519,11 @@ class Tunings:
         """Return the state that is on this disk, or None if there is none. Blocking."""
         files, folder = self._host.files, tuning.folder
         learned = checkpoint.load(
-            files, folder / "checkpoint", errand.settings, errand.shapes, errand.run
+            files,
+            folder / "checkpoint",
+            errand.settings,
+            tensor_shapes(errand.settings, errand.shapes),
+            errand.run,
         )
         return None if learned is None else (learned, read(files, folder / "curve"))
 
@@ -580,7 +586,7 @@ class Tunings:
             await trio.sleep(pause)
             pause = min(2 * pause, longest)
 
-    async def _published(self, tuning: Tuning, tensors: dict[TensorName, Array]) -> str:
+    async def _published(self, tuning: Tuning, tensors: dict[LearnedName, Array]) -> str:
         """Write the adapter's folder, and add it to the library. Retries while the disk is full."""
         plan, own = tuning.plan, tuning.folder / "adapter"
         pause, longest = defaults.RETRY
