@@ -379,9 +379,9 @@ def move(tuning: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def resume(tuning: str, data: Path, as_json: bool) -> None:
-    """Continue a fine-tuning that was stopped or has failed, from its last checkpoint.
+    """Continue a fine-tuning that was stopped or has failed.
 
-    Needs a running daemon.
+    It begins at its last checkpoint. Needs a running daemon.
     """
     from ...node.control.messages.tuning import ResumeTuning
     from ..client import request
@@ -396,9 +396,10 @@ def resume(tuning: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def remove(tuning: str, yes: bool, data: Path, as_json: bool) -> None:
-    """End a fine-tuning and delete its files: encoded data, checkpoint, loss curve.
+    """End a fine-tuning and delete its files.
 
-    A finished adapter stays: `shoal adapter rm` removes it. Needs a running daemon.
+    These are the encoded data, the checkpoint and the loss curve. A finished adapter stays: `shoal
+    adapter rm` removes it. Needs a running daemon.
     """
     from ...node.control.messages.tuning import RemoveTuning
     from ..client import request
