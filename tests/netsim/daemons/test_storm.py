@@ -13,6 +13,7 @@ from shoal.netsim.world import World
 from shoal.node.daemon.daemon import Node
 from shoal.node.daemon.jobs import Working
 from shoal.node.swarm.remembering import Remembering
+from tests.marks import in_ci
 from tests.netsim.daemons.storm import Storm
 
 MANY = range(100, 160)
@@ -49,6 +50,7 @@ def test_a_storm_finds_a_daemon_that_breaks(
     assert any(said in line for line in Storm(3, nodes=5, seconds=10.0).run())
 
 
+@pytest.mark.ci
 def test_a_storm_finds_members_that_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.node.swarm.bootstrap.Bootstrap._keep", _nothing)
     assert any("is not linked with" in line for line in Storm(3, nodes=5, seconds=10.0).run())
@@ -114,7 +116,7 @@ async def _left(world: World) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("way", ["crash", "stop"])
+@pytest.mark.parametrize("way", ["crash", *in_ci("stop")])
 def test_a_hundred_lives_leave_nothing_behind(way: str) -> None:
     async def main() -> None:
         first = await world.host("a").start(engine=False)
