@@ -95,6 +95,7 @@ def test_under_load(name: str) -> None:
         assert run(name, attempt=2) == run(name)
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_with_and_without_address_randomisation(name: str) -> None:
     assert run(name, "--exact") == run(name)

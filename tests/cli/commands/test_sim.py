@@ -498,6 +498,7 @@ def test_ctrl_c_keeps_the_figures_so_far(here: Path, start: Start) -> None:
     process.communicate()
 
 
+@pytest.mark.ci
 def test_strict_scenario_restarts_the_process(here: Path) -> None:
     (here / "strict.toml").write_text(ECHO.replace("[[host]]", "strict = true\n\n[[host]]", 1))
     for command in ("run", "sweep"):

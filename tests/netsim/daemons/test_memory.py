@@ -8,7 +8,6 @@ import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
-from tests.marks import in_ci
 
 MIB = 2**20
 SMALL = 21771264  # bytes that the embedded model needs, with KV for 512 positions
@@ -56,7 +55,8 @@ def preemptions(daemon: DaemonHandle, monkeypatch: pytest.MonkeyPatch) -> list[s
     return codes
 
 
-@pytest.mark.parametrize("stages", [1, *in_ci(3)])
+@pytest.mark.ci
+@pytest.mark.parametrize("stages", [1, 3])
 def test_twelve_answers_where_two_fit_are_complete_and_right(
     stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -346,6 +346,7 @@ def test_a_malformed_open_is_refused() -> None:
     hostile(test)
 
 
+@pytest.mark.ci
 def test_tunings_of_one_trainer_are_bounded_and_end() -> None:
     async def test(attacker: Attacker) -> None:
         for number in range(TUNINGS_PER_PEER):

@@ -407,6 +407,7 @@ def test_a_prefix_that_is_not_finite_is_not_found(
 # Many sessions in little memory, and memory in pieces.
 
 
+@pytest.mark.ci
 def test_a_thousand_sessions_pass_through_memory_for_ten(checkpoint: Any, driver: Any) -> None:
     made = checkpoint("Llama")
     worker = worker_of(made.shard(), driver, blocks=20)

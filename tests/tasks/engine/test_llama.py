@@ -152,7 +152,7 @@ def differs_at_ties_only(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return bool(ties[differs].all()) and int(differs.sum()) <= 2
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*STEPS, *in_ci(*OTHERS)])
 def test_logits_equal_transformers_over_every_split(case: str, checkpoint: Any, chain: Any) -> None:
     family, config = CASES[case]
     made = checkpoint(family, **config)

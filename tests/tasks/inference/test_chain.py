@@ -217,6 +217,7 @@ def test_a_gateway_that_slept_continues(whole: Summary) -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_a_gateway_that_slept_fails_if_its_links_are_not_held(
     whole: Summary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,8 +178,7 @@ def test_without_congestion_control_the_buffer_is_full() -> None:
     ("rate", "rtt"),
     [
         (125e3, 0.03),
-        (1.25e6, 0.1),
-        *in_ci((5e6, 0.01)),
+        *in_ci((1.25e6, 0.1), (5e6, 0.01)),
         pytest.param(12.5e6, 0.2, marks=pytest.mark.long),
     ],
 )
