@@ -11,6 +11,9 @@ export PYTHONDONTWRITEBYTECODE :=
 SPREAD := -n logical --maxprocesses 4 --dist worksteal
 # They parse all code, so `make check` runs them, and `make test` does not.
 LAYOUT := tests/test_layout.py tests/test_guarded_tasks.py
+# Of what takes long, these compute and simulate: they need no root, no ports and no quiet machine.
+TOGETHER := tests/netsim/daemons tests/bench/worlds tests/dht tests/state $(patsubst \
+    %,tests/tasks/%,engine inference jobs placement tuning)
 # What tests write lies in memory where 4 GB of it are free: they wait for a disk a third of the time.
 TEMPORARY := $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null \
     && [ -w /dev/shm ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
@@ -42,7 +45,8 @@ test: setup  ## run the tests (under 6 minutes on two cores)
 	$(TEMPORARY) $(BIN)/python -m pytest -q $(SPREAD) $(LAYOUT:%=--ignore %)
 
 test-ci: setup  ## run what needs root, Chromium or miniupnpd, or takes long; nothing may be skipped
-	$(BIN)/python -m pytest -q -m ci --no-skips
+	$(TEMPORARY) $(BIN)/python -m pytest -q -m ci --no-skips $(SPREAD) $(TOGETHER)
+	$(BIN)/python -m pytest -q -m ci --no-skips $(TOGETHER:%=--ignore %)
 
 test-long: setup  ## run everything, also what takes hours, and property tests with new examples
 	$(BIN)/python -m pytest -q $(SPREAD) -m "long or not long" --hypothesis-profile=new-examples
