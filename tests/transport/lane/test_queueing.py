@@ -252,6 +252,22 @@ def test_a_busy_peer_s_late_pongs_do_not_count_as_a_queue() -> None:
     assert yielding.window(now) > INITIAL_BYTES
 
 
+def test_pongs_behind_lost_packets_do_not_count_as_a_queue() -> None:
+    """Every PONG is late, and the round trips of single packets are short. The twin has none."""
+
+    def grown(yielding: Yielding) -> int:
+        now = 0.0
+        trip(yielding, RTT, now)
+        for _ in range(100):
+            now += RTT
+            yielding.room(yielding.window(now), now)
+            trip(yielding, 2 * RTT, now)
+        return yielding.window(now)
+
+    assert grown(Yielding(0.0, packet_rtt=lambda: RTT)) > 100 * INITIAL_BYTES
+    assert grown(Yielding(0.0)) <= INITIAL_BYTES
+
+
 def test_an_unused_window_does_not_grow() -> None:
     yielding = Yielding(0.0)
     for number in range(100):
