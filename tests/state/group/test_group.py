@@ -396,6 +396,7 @@ def test_all_nodes_agree_in_any_order_of_arrival(seed: int) -> None:
     assert len(trial.digests) == 1
 
 
+@pytest.mark.ci
 def test_without_cutting_feeds_nodes_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stays(self: Replica, key: bytes) -> None: ...
 
