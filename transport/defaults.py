@@ -24,6 +24,7 @@ INCARNATION_BYTES: Final = 16
 # Default values of `Limits`, which documents each of them (bytes, counts, seconds).
 MESSAGE_BYTES: Final = 16 * MIB
 STREAM_WINDOW_BYTES: Final = 1 * MIB
+LARGEST_STREAM_WINDOW_BYTES: Final = 4 * MIB
 LINK_WINDOW_BYTES: Final = 16 * MIB
 STREAMS: Final = 64
 CALLS: Final = 256

@@ -172,7 +172,9 @@ class LinkPaths:
         worst one, which may be the new path."""
         now = self._host.now()
         # A loopback path has no modem that buffers: delay means a busy processor, not a queue.
-        yielding = None if path_kind is PathKind.LOOPBACK else Yielding(now)
+        yielding = None
+        if path_kind is not PathKind.LOOPBACK:
+            yielding = Yielding(now, packet_rtt=secured.packet_rtt)
         connection = self._lane.attach(now, yielding)
         meter = None
         if self._shaper is not None and not secured.inside:  # the outer link has a meter already
