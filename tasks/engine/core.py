@@ -503,6 +503,8 @@ class Core:
         else:
             source = compute.source(span)
         job = SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
+        picks = session.shard.costs.picks
+        session.share.picks(picks.seconds(span.sampling, span.top) if span.want == "token" else 0.0)
         if span.draft and span.want == "token":
             job.drafts = (span.tokens or ())[1:]
         return job

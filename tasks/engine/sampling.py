@@ -22,7 +22,7 @@ _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 MIX1 = 0xBF58476D1CE4E5B9
 MIX2 = 0x94D049BB133111EB
-_FIRST_GUESS = 256  # tokens that are sorted first; top_p rarely needs more
+_DOUBT = 1e-9  # part of top_p by which sums in another order might differ, many times over
 
 
 def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, float]:
@@ -56,38 +56,70 @@ def most_likely(logits: Logits, count: int) -> tuple[Likely, ...]:
 
 
 def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> int:
-    """Return a token drawn at random with the given parameters."""
-    scaled = (logits.astype(np.float64) - largest) / sampling.temperature
-    ids = kept(scaled, sampling.top_k, sampling.top_p)
+    """Return a token drawn at random with the given parameters.
+
+    A token that wins by its noise among all is the choice if it passes top_p, which the sum of
+    those before it tells without an order. Otherwise the choice is among those before it. Their
+    probabilities sum up to a random part of the former ones, so few rounds suffice for any top_p.
+    """
+    with np.errstate(over="ignore"):  # at a tiny temperature, others may be infinitely far below
+        scaled = (logits.astype(np.float64) - largest) / sampling.temperature
+    top_k, top_p = sampling.top_k, sampling.top_p
+    ids, values = np.arange(len(scaled)), scaled
+    if 0 < top_k < len(scaled):
+        ids = np.flatnonzero(scaled > -math.inf)  # the others never win, but slow a partition down
+        if top_k < len(ids):
+            ids = ids[_largest(scaled[ids], top_k)]
+        values = scaled[ids]
+    scores = values + gumbel(sampling.seed, position, ids)
+    if top_p >= 1.0:
+        return int(ids[scores.argmax()])
+    chances = np.exp(values)
+    total = chances.sum()
+    while True:
+        best = int(scores.argmax())  # the lowest id among equals
+        before = values > values[best]
+        before[:best] |= values[:best] == values[best]
+        share = float(chances[before].sum() / total)
+        if abs(share - top_p) < _DOUBT * top_p:
+            break
+        if share < top_p:
+            return int(ids[best])
+        ids, values = ids[before], values[before]
+        scores, chances = scores[before], chances[before]
+    ids = kept(scaled, top_k, top_p)
     scores = scaled[ids] + gumbel(sampling.seed, position, ids)
     return int(ids[scores == scores.max()].min())
 
 
 def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
-    """Return the ids that pass top_k and top_p. `scaled` is (logits - max) / temperature."""
+    """Return the ids that pass top_k and top_p in their order, which takes a sort of them all.
+
+    `scaled` is (logits - max) / temperature.
+    """
     size = len(scaled)
-    limit = min(top_k or size, size)
+    ids = _leading(scaled, min(top_k or size, size))
     if top_p >= 1.0:
-        return np.arange(size) if limit == size else _leading(scaled, limit)
-    pool = scaled if limit == size else scaled[_leading(scaled, limit)]
-    total = np.exp(pool).sum()
-    guess = min(_FIRST_GUESS, limit)
-    while True:
-        ids = _leading(scaled, guess)
-        after = np.cumsum(np.exp(scaled[ids])) / total
-        count = 1 + int(np.count_nonzero(after[:-1] < top_p))
-        if count < guess or guess == limit:
-            return ids[:count]
-        guess = min(guess * 8, limit)
+        return ids
+    chances = np.exp(scaled[ids])
+    total = chances.sum() if len(ids) < size else np.exp(scaled).sum()
+    after = np.cumsum(chances) / total
+    return ids[: 1 + int(np.count_nonzero(after[:-1] < top_p))]
 
 
 def _leading(scaled: Floats | Logits, count: int) -> Ids:
     """Return the `count` ids with the largest values, in descending order. Ties: ascending ids."""
-    ids = np.arange(len(scaled))
-    if count < len(scaled):
-        bound = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
-        ids = np.flatnonzero(scaled >= bound)
-    return ids[np.argsort(-scaled[ids], kind="stable")][:count]
+    ids = np.arange(len(scaled)) if count >= len(scaled) else _largest(scaled, count)
+    return ids[np.argsort(-scaled[ids], kind="stable")]
+
+
+def _largest(scaled: Floats | Logits, count: int) -> Ids:
+    """Return the same ids in ascending order. `count` is less than there are."""
+    bound = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
+    found = scaled > bound
+    equal = np.flatnonzero(scaled == bound)
+    found[equal[: count - np.count_nonzero(found)]] = True
+    return np.flatnonzero(found)
 
 
 def gumbel(seed: int, position: int, ids: Ids) -> Floats:

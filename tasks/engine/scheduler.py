@@ -30,6 +30,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
 from .defaults import (
     ACCOUNTS,
@@ -48,7 +49,33 @@ from .defaults import (
     USERS,
 )
 from .grouping import Groups
+from .interface import Sampling
 from .kv.blocks import BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class PickCosts:
+    """Predicted time that the choice of a token takes beyond that of the likeliest one, in seconds.
+
+    A drawn token takes `one` if `top_k` is 1, and up to `all` if every token of the `vocabulary`
+    may be drawn. The report of the most likely tokens takes `top`.
+    """
+
+    one: float
+    all: float
+    top: float
+    vocabulary: int
+
+    def seconds(self, sampling: Sampling, top: int) -> float:
+        """Return the seconds for a token with these parameters."""
+        seconds = self.top if top else 0.0
+        if sampling.temperature > 0:
+            part = min(1.0, (sampling.top_k or self.vocabulary) / self.vocabulary)
+            seconds += self.one + part * (self.all - self.one)
+        return seconds
+
+
+NO_PICK_COSTS: Final = PickCosts(0.0, 0.0, 0.0, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +83,9 @@ class StepCosts:
     """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
     `attended` for each pair of a row and a position that it attends to. Texts take more: `chosen`
     for each row, as it attends by itself and its token is chosen, and `alone` for each position,
-    whose keys and values are read for a few rows only. A step has at most `most_rows` rows, which
-    bounds the memory for intermediate values.
+    whose keys and values are read for a few rows only. A token that is not simply the likeliest one
+    takes more, as `picks` say. A step has at most `most_rows` rows, which bounds the memory for
+    intermediate values.
 
     The object stands for its shard. Two shards may have equal costs, so objects are not compared by
     their values.
@@ -69,6 +97,7 @@ class StepCosts:
     most_rows: int = STEP_ROWS
     chosen: float = 0.0
     alone: float = 0.0
+    picks: PickCosts = NO_PICK_COSTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +154,12 @@ class Share:
     rows: int = 0
     position: int = 0
     decode: bool = False  # whether the rows continue a text, and are not part of a prompt
+    pick: float = 0.0  # seconds for a token beyond those for the likeliest one
+
+    def picks(self, seconds: float) -> None:
+        """Record what each token takes beyond the choice of the likeliest one, in seconds."""
+        self.pick = seconds
+        self.text_row = self.row + self.costs.chosen + seconds
 
 
 @dataclass(slots=True)
@@ -147,7 +182,8 @@ class _Step:
         fixed = adapter.fixed if adapter is not None and adapter not in self.adapters else 0.0
         if share.decode:
             return fixed + rows * (share.text_row + attended) + costs.alone * share.position
-        return fixed + rows * (share.row + attended)
+        pick = share.pick if rows == share.rows else 0.0  # a prompt's last part has a token
+        return fixed + rows * (share.row + attended) + pick
 
 
 class Scheduler:
@@ -507,7 +543,9 @@ def _affordable(share: Share, seconds: float) -> int:
     if seconds <= 0:
         return 0
     each = share.row + share.costs.attended * (share.position + BLOCK)
-    return int(seconds / each) if each > 0 else share.rows
+    if seconds >= each * share.rows:
+        seconds -= share.pick
+    return max(0, int(seconds / each)) if each > 0 else share.rows
 
 
 def _prune_users(gateway: _Gateway) -> None:

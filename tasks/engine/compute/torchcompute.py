@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from ...defaults import MAX_TOP
 from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
 from ..clock import clock
-from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS, TEXT_BLOCKS, TEXTS
+from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS, PICKS, TEXT_BLOCKS, TEXTS
 from ..errors import EngineError
 from ..families import Architecture
 from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Sampling, Span
@@ -21,7 +22,7 @@ from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..kv.states import StateUse
 from ..passes import Tuner
 from ..sampling import choose, most_likely
-from ..scheduler import AdapterCosts, StepCosts
+from ..scheduler import NO_PICK_COSTS, AdapterCosts, PickCosts, StepCosts
 from ..shard import ChosenToken, Pick, Piece, Slots, Stop
 from ..wire import Buffer
 from .attention import Attention
@@ -215,12 +216,32 @@ class TorchCompute(ShardModel):
         return raw_bytes(self.device.download(pack(out)))
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken | EngineError]:
-        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
-        on_device = self.device.samples and not self.device.is_cpu
-        if on_device and not any(pick.top for pick in picks):
-            asked = [(pick.sampling, pick.position) for pick in picks]
-            found = choose_all(logits, asked, self.peaks)
-            return [each if isinstance(each, EngineError) else ChosenToken(*each) for each in found]
+        return self.chosen(self.logits(torch.cat([pick.rows[-1:] for pick in picks])), picks)
+
+    def chosen(
+        self, logits: torch.Tensor, picks: Sequence[Pick]
+    ) -> Sequence[ChosenToken | EngineError]:
+        """Return the result of `choose` for picks with these logits (picks x vocabulary)."""
+        if not self.device.samples or self.device.is_cpu:
+            return self._chosen_here(logits, picks)
+        # Rows that ask for the most likely tokens must not bring those of others to the CPU.
+        told = [at for at, pick in enumerate(picks) if pick.top]
+        rest = [at for at, pick in enumerate(picks) if not pick.top]
+        results: dict[int, ChosenToken | EngineError] = {}
+        if rest:
+            asked = [(picks[at].sampling, picks[at].position) for at in rest]
+            found = choose_all(logits[rest] if told else logits, asked, self.peaks)
+            for at, each in zip(rest, found, strict=True):
+                results[at] = each if isinstance(each, EngineError) else ChosenToken(*each)
+        if told:
+            here = self._chosen_here(logits[told], [picks[at] for at in told])
+            results.update(zip(told, here, strict=True))
+        return [results[at] for at in range(len(picks))]
+
+    def _chosen_here(
+        self, logits: torch.Tensor, picks: Sequence[Pick]
+    ) -> Sequence[ChosenToken | EngineError]:
+        """Return the same, chosen on the CPU."""
         rows = self.device.download(logits).numpy()  # numpy is faster than torch on the CPU
         chosen: list[ChosenToken | EngineError] = []
         for row, pick in zip(rows, picks, strict=True):
@@ -275,9 +296,10 @@ def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     few, many = 1, min(model.calibration_rows, blocks * BLOCK, model.arch.context)
     if many <= few:
         return StepCosts(0.0, 0.0, 0.0)
+    picks = _pick_costs(model) if model.parts.head else NO_PICK_COSTS
     least = _seconds(model, few)
     if least > CALIBRATION_S:  # a long measurement would delay the start
-        return StepCosts(least, least / 16, 0.0)
+        return StepCosts(least, least / 16, 0.0, picks=picks)
     row = max(0.0, _seconds(model, many) - least) / (many - few)
     attended = model.attended_seconds()
     alone = max(0.0, model.alone_seconds() - attended)
@@ -285,7 +307,30 @@ def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     if model.device.is_cpu and not len(model._states.inputs) and blocks >= TEXTS * TEXT_BLOCKS:
         more = (_texts_seconds(model, TEXTS) - _texts_seconds(model, 1)) / (TEXTS - 1)
         chosen = max(0.0, more - row - TEXT_BLOCKS * BLOCK * (attended + alone))
-    return StepCosts(max(0.0, least - row), row, attended, chosen=chosen, alone=alone)
+    fixed = max(0.0, least - row)
+    return StepCosts(fixed, row, attended, chosen=chosen, alone=alone, picks=picks)
+
+
+def _pick_costs(model: TorchCompute) -> PickCosts:
+    """Measure the choice of tokens with costly parameters beside that of the likeliest ones."""
+    size = model.arch.vocab
+    logits = torch.randn(PICKS, size, generator=torch.Generator().manual_seed(0)) * 3.0
+    logits = model.device.upload(logits)
+    hot = Sampling(100.0, top_p=0.999999)
+
+    def seconds(sampling: Sampling, top: int = 0) -> float:
+        times = []
+        for _ in range(3):  # the first one warms up
+            began = clock(model.device.name)
+            model.chosen(logits, [Pick(logits[:1], sampling, at, top) for at in range(PICKS)])
+            times.append(clock(model.device.name) - began)
+        return min(times) / PICKS
+
+    likeliest = seconds(Sampling())
+    one, most = seconds(hot._replace(top_k=1)), seconds(hot._replace(top_k=max(1, size - 1)))
+    told = seconds(Sampling(), MAX_TOP)
+    one, most, told = (max(0.0, each - likeliest) for each in (one, most, told))
+    return PickCosts(one, max(one, most), told, size)
 
 
 def _texts_seconds(model: TorchCompute, rows: int) -> float:

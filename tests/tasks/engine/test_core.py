@@ -22,7 +22,7 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.engine.messages import load_payload
 from shoal.tasks.engine.sampling import choose
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduler import NO_PICK_COSTS, PickCosts, StepCosts
 from shoal.tasks.engine.wire import WireError
 
 TOKENS = (5, 17, 3, 88, 41, 2, 9, 77)
@@ -834,3 +834,25 @@ def test_the_time_of_a_step_is_divided_as_the_scheduler_predicts_it(
     assert engine.steps == 2
     assert [first.seconds, second.seconds] == [6.0, 2.0]
     assert [first.predicted, second.predicted] == [6.0, 2.0]
+
+
+def test_a_session_pays_for_the_parameters_of_its_span(whole: Any) -> None:
+    picks = PickCosts(one=0.002, all=0.004, top=0.01, vocabulary=101)
+    whole.shard.costs = StepCosts(0.0, 0.001, 0.0, picks=picks)
+    session = whole.open(b"s")
+    events = whole.run(prompt(session, steps=3, sampling=Sampling(1.0), top=2))
+    predicted = [event.predicted for event in events]
+    assert predicted == pytest.approx([0.008 + 0.014, 0.001 + 0.014, 0.001 + 0.014])
+    events = whole.run(prompt(session, epoch=1, steps=2))
+    assert [event.predicted for event in events] == pytest.approx([0.008, 0.001])
+    drawn = prompt(session, epoch=2, want="hidden", sampling=Sampling(1.0))
+    (event,) = whole.run(replace(drawn, want="pooled"))
+    assert event.predicted == pytest.approx(0.008), "no token is chosen"
+
+
+def test_what_parameters_take_is_measured_at_the_head(checkpoint: Any, driver: Any) -> None:
+    made = checkpoint("Llama", vocab_size=20_000)
+    first, last = made.splits(2)
+    picks = driver(made.shard(last), measured=True).shard.costs.picks
+    assert 0.0 < picks.one < picks.all and picks.top > 0.0 and picks.vocabulary == 20_000
+    assert driver(made.shard(first), measured=True).shard.costs.picks == NO_PICK_COSTS

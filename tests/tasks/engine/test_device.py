@@ -13,7 +13,7 @@ import torch
 import trio
 from msgspec.structs import replace
 
-from shoal.tasks.engine.compute import products
+from shoal.tasks.engine.compute import products, torchcompute
 from shoal.tasks.engine.compute.attention import Attention
 from shoal.tasks.engine.compute.device import CPU, ComputeDevice
 from shoal.tasks.engine.compute.products import packs
@@ -25,6 +25,7 @@ from shoal.tasks.engine.errors import EngineError, EngineUnavailable
 from shoal.tasks.engine.interface import Sampling, Span, TokenEvent
 from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.process import EngineProcess
+from shoal.tasks.engine.sampling import choose
 from shoal.transport.host.real import RealHost
 
 TOKENS = (5, 17, 3, 88, 41, 9, 60)
@@ -247,3 +248,33 @@ def test_the_status_of_a_worker_without_its_device() -> None:
     code += "str(b.fileno()), '--device', 'cuda:77'], close_fds=False))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(EXIT_NO_DEVICE) and "`cuda:77` cannot be used" in done.stderr
+
+
+def test_reports_of_likely_tokens_leave_the_choices_of_others_on_the_device(
+    checkpoint: Any, driver: Any, device: ComputeDevice, on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, sampling = checkpoint("Llama"), Sampling(0.8, 20, 0.9, seed=7)
+
+    def events() -> dict[bytes, list[tuple[int, int]]]:
+        worker = driver(made.shard())
+        for name, top in ((b"a", 0), (b"b", 3), (b"c", 0)):
+            session = worker.open(name)
+            tokens = TOKENS[: 3 + len(name)] + tuple(name)
+            count = len(tokens)
+            span = Span(session, 0, 0, count, tokens=tokens, want="token", steps=6)
+            worker.submit(changed(span, sampling=sampling, top=top))
+        found: dict[bytes, list[tuple[int, int]]] = {}
+        for event in worker.events():
+            found.setdefault(event.session, []).append((event.token, len(event.top)))
+        return found
+
+    expected, here = events(), [0]
+
+    def counted(*args: Any) -> tuple[int, float]:
+        here[0] += 1
+        return choose(*args)
+
+    monkeypatch.setattr(torchcompute, "choose", counted)
+    on(device)
+    assert events() == expected
+    assert here == [6], "only the tokens of the session that asks for reports"

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from shoal.tasks.engine import sampling as module
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.engine.sampling import choose, gumbel, kept, most_likely
@@ -148,3 +151,71 @@ def test_the_most_likely_are_in_order_with_their_log_probabilities() -> None:
                                                                1 - total])  # fmt: skip
     assert found[0] == choose(logits, Sampling(), 0)
     assert len(most_likely(logits, 20)) == 5
+
+
+SHAPES = {
+    "random": lambda random, size: random.normal(size=size) * 3,
+    "ties": lambda random, size: (random.normal(size=size) * 3).round(1),
+    "equal": lambda random, size: np.zeros(size),
+    "two values": lambda random, size: random.integers(0, 2, size).astype(float),
+    "huge": lambda random, size: random.normal(size=size) * 1e30,
+    "lowest": lambda random, size: np.full(size, -3e38),
+    "mostly impossible": lambda random, size: np.where(
+        np.arange(size) * 7 % 10 > 0, -np.inf, random.normal(size=size)
+    ),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(SHAPES)),
+    st.sampled_from([1, 2, 3, 64, 700, 5000]),
+    st.sampled_from([5e-324, 1e-320, 1e-6, 0.1, 0.8, 1.0, 2.0, 100.0]),
+    st.sampled_from([0, 1, 2, 40, 4999, 5000, 2**32 - 1]),
+    st.sampled_from(
+        [1.0, 1 - 2**-53, 1 - 1e-10, 0.999999, 0.95, 0.5, 0.25, 1 / 64, 1e-3, 1e-9, 5e-324]
+    ),
+    st.integers(0, 2**64 - 1),
+)
+def test_a_choice_without_an_order_is_that_of_the_ordered_tokens(
+    shape: str, size: int, temperature: float, top_k: int, top_p: float, seed: int
+) -> None:
+    logits = SHAPES[shape](np.random.default_rng(seed), size).astype(np.float32)
+    with np.errstate(over="ignore"):
+        scaled = (logits.astype(np.float64) - float(logits.max())) / temperature
+    ids = kept(scaled, top_k, top_p)
+    scores = scaled[ids] + gumbel(seed, 3, ids)
+    expected = int(ids[scores == scores.max()].min())
+    assert choose(logits, Sampling(temperature, top_k, top_p, seed), 3)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(100.0, 0, 0.999999),
+        Sampling(100.0, 0, 1 - 2**-53),
+        Sampling(100.0, 49_999, 0.999999),
+        Sampling(1.0, 0, 0.9),
+        Sampling(1e-320, 40, 0.9),
+        Sampling(0.8, 40, 0.95),
+        Sampling(100.0, 0, 1e-12),
+    ],
+)
+def test_no_parameters_have_all_tokens_sorted(
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("the vocabulary was sorted")
+
+    monkeypatch.setattr(module, "kept", refused)
+    monkeypatch.setattr(np, "argsort", refused)
+    logits = (np.random.default_rng(1).normal(size=50_000) * 3).astype(np.float32)
+    for seed in range(30):
+        choose(logits, sampling._replace(seed=seed), 3)
+
+
+def test_equal_tokens_that_never_win_are_not_partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition of equal values takes 10 times as long as one of others."""
+    monkeypatch.delattr(np, "partition")
+    logits = np.arange(1000, dtype=np.float32)
+    assert choose(logits, Sampling(1e-320, 40, 0.9), 3)[0] == 999

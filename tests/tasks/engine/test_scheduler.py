@@ -21,8 +21,9 @@ from shoal.tasks.engine.defaults import (
     STEP_S,
     USERS,
 )
+from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.engine.kv.blocks import BLOCK
-from shoal.tasks.engine.scheduler import AdapterCosts, Scheduler, Share, StepCosts
+from shoal.tasks.engine.scheduler import AdapterCosts, PickCosts, Scheduler, Share, StepCosts
 from tests.marks import in_ci
 
 NARROW = StepCosts(0.04, 0.01, 0.0)  # about 16 running texts fit into a step
@@ -666,3 +667,51 @@ def test_guesses_share_the_reading_of_their_text() -> None:
     assert load.scheduler.plan() == [(share, 4)]
     pairs = 1001 + 1002 + 1003 + 1004
     assert share.charged == pytest.approx(4 * 0.003 + pairs * 1e-6 + 1000 * 3e-6)
+
+
+def test_a_token_costs_what_its_parameters_take() -> None:
+    picks = PickCosts(one=0.001, all=0.005, top=0.002, vocabulary=1000)
+    assert picks.seconds(Sampling(top_k=7, top_p=0.5), 0) == 0.0, "the likeliest one"
+    assert picks.seconds(Sampling(), 1) == 0.002
+    for drawn in (Sampling(0.1), Sampling(1.0, 1000, 0.9), Sampling(1.0, 2**31)):
+        assert picks.seconds(drawn, 0) == pytest.approx(0.005)
+    assert picks.seconds(Sampling(0.8, 250), 5) == pytest.approx(0.002 + 0.002)
+
+
+PICK = 0.006  # seconds in which a CPU draws one of 152 000 tokens
+
+
+@pytest.mark.parametrize("prompts", [False, True], ids=["texts", "prompts of two positions"])
+def test_costly_parameters_do_not_lengthen_the_steps_of_others(prompts: bool) -> None:
+    load = Load(StepCosts(0.001, 0.0002, 0.0))
+    load.add("honest", "honest")
+    hostile = [load.add("hostile", f"h{number}") for number in range(16)]
+    for share in hostile:
+        share.picks(PICK)
+    waited = longest = 0.0
+    for _ in range(200):
+        for share in hostile if prompts else ():
+            load.scheduler.want(share, 2, 0, decode=False)
+        found = load.step()
+        drawn = len(found.keys() - {"honest"})
+        seconds = 0.001 + 0.0002 * sum(found.values()) + PICK * drawn
+        assert seconds <= STEP_S + PICK, "one is drawn by a gateway that is behind"
+        waited += seconds
+        if "honest" in found:
+            longest, waited = max(longest, waited), 0.0
+    assert longest <= 2 * STEP_S
+    of = sum(load.seconds[f"h{number}"] for number in range(16))
+    assert load.served["honest"] >= 150 and of >= 0.9 * load.seconds["honest"]
+
+
+def test_a_prompt_pays_for_its_token_with_its_last_part() -> None:
+    load = Load(StepCosts(0.04, 0.01, 0.0))
+    share = load.add("a", "prompt", prompt=100)
+    share.picks(0.006)
+    charged = []
+    while not share.decode:
+        load.step()
+        charged.append(share.charged)
+    assert len(charged) > 1
+    assert sum(charged) == pytest.approx(0.04 * len(charged) + 100 * 0.01 + 0.006)
+    assert charged[0] == pytest.approx(0.04 + 32 * 0.01), "parts end with a block"
