@@ -219,3 +219,17 @@ def test_equal_tokens_that_never_win_are_not_partitioned(monkeypatch: pytest.Mon
     monkeypatch.delattr(np, "partition")
     logits = np.arange(1000, dtype=np.float32)
     assert choose(logits, Sampling(1e-320, 40, 0.9), 3)[0] == 999
+
+
+def test_a_sum_as_large_as_top_p_ends_what_is_kept_whatever_its_rounding() -> None:
+    random = np.random.default_rng(1)
+    for seed in range(200):
+        logits = random.normal(size=100).astype(np.float32)
+        winner, _ = choose(logits, Sampling(50.0, seed=seed), 3)
+        scaled = (logits.astype(np.float64) - float(logits.max())) / 50.0
+        order = np.argsort(-scaled, kind="stable")
+        sums = np.cumsum(np.exp(scaled[order])) / np.exp(scaled).sum()
+        rank = order.tolist().index(winner)
+        if rank:
+            limited = Sampling(50.0, 0, float(sums[rank - 1]), seed)
+            assert choose(logits, limited, 3)[0] != winner

@@ -715,3 +715,11 @@ def test_a_prompt_pays_for_its_token_with_its_last_part() -> None:
     assert len(charged) > 1
     assert sum(charged) == pytest.approx(0.04 * len(charged) + 100 * 0.01 + 0.006)
     assert charged[0] == pytest.approx(0.04 + 32 * 0.01), "parts end with a block"
+
+
+def test_the_tokens_of_prompts_fit_into_the_time_of_a_step() -> None:
+    load = Load(StepCosts(0.001, 0.0002, 0.0))
+    for number in range(8):
+        load.add("a", f"p{number}", prompt=2).picks(0.2)
+    assert len(load.step()) == 2
+    assert sum(load.seconds.values()) <= PREFILL_STEP_S
