@@ -1,12 +1,14 @@
 """The specified choice: test vectors, filters, ties, and that it samples the right distribution."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from shoal.tasks.engine import sampling as module
 from shoal.tasks.engine.errors import EngineError
@@ -153,7 +155,7 @@ def test_the_most_likely_are_in_order_with_their_log_probabilities() -> None:
     assert len(most_likely(logits, 20)) == 5
 
 
-SHAPES = {
+SHAPES: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "random": lambda random, size: random.normal(size=size) * 3,
     "ties": lambda random, size: (random.normal(size=size) * 3).round(1),
     "equal": lambda random, size: np.zeros(size),
