@@ -555,7 +555,8 @@ async def test_the_output_of_a_hedge_is_replicated_after_its_claim(
 
         async def replicate(job: str, blob: str, size: int) -> bool:
             asked.append((job, size))
-            assert made.stands(job) is JobState.DONE
+            (fact,) = made.state.said("claims", job)
+            assert fact is not None and fact["done"]
             return True
 
         made.worker._replicate = replicate
