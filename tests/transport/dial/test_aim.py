@@ -77,7 +77,7 @@ def test_dials_under_way_count() -> None:
 def test_dials_under_way_count_in_larger_networks_too(start: str) -> None:
     """A liar's records name many addresses in the network of one victim."""
     end = "::1" if ":" in start else ""
-    addresses = [Address(f"{start}{number:x}{end}", 4001) for number in range(1, 40)]
+    addresses = [Address(f"{start}{number}{end}", 4001) for number in range(1, 40)]
     addresses = [each for each in addresses for _ in range(8)]
     aim, one_by_one = FailedDialLimiter(Clock().now), FailedDialLimiter(Clock().now)
     at_once = 0
