@@ -117,6 +117,7 @@ def test_the_same_seed_twice_shows_a_leak_of_entropy(name: str) -> None:
     assert run(name, *leak) != run(name, *leak, attempt=1)
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_a_slow_machine_shows_a_leak_of_time(name: str, tmp_path: Path) -> None:
     leak = "--leak", "time"
@@ -140,6 +141,7 @@ def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
     assert same[0] == same[1] != run(name, *leak, hash_seed="2")
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_address_randomisation_shows_an_order_of_addresses(name: str) -> None:
     """Two runs without randomisation do not show it."""

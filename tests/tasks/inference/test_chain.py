@@ -179,6 +179,7 @@ async def asks_nobody(watch: Watch) -> None:
     await trio.sleep(0.5)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("deed", [power_cut, *in_ci(stages_miss_each_other)])
 def test_unwatched_chains_delay_the_takeover_until_links_end(
     whole: Summary, deed: Deed, monkeypatch: pytest.MonkeyPatch
