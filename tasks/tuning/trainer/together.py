@@ -184,7 +184,7 @@ class Together:
 
     def _tensors(self, values: Vector) -> dict[TensorName, Array]:
         every = self._lora.adapter(values).tensors
-        return {name: every[name].copy() for name in self._lora.trained}
+        return {name: every[name].copy() for name in sorted(self._lora.trained)}
 
     # For the user.
 
