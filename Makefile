@@ -9,6 +9,11 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --progress-ba
 export PYTHONDONTWRITEBYTECODE :=
 # A process takes up to 2 GB.
 SPREAD := -n logical --maxprocesses 4 --dist worksteal
+# They parse all code, so `make check` runs them, and `make test` does not.
+LAYOUT := tests/test_layout.py tests/test_guarded_tasks.py
+# Of what takes long, these compute and simulate: they need no root, no ports and no quiet machine.
+TOGETHER := tests/netsim/daemons tests/bench/worlds tests/dht tests/state $(patsubst \
+    %,tests/tasks/%,engine inference jobs placement tuning)
 # What tests write lies in memory where 4 GB of it are free: they wait for a disk a third of the time.
 TEMPORARY := $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null \
     && [ -w /dev/shm ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
@@ -37,10 +42,11 @@ demo: setup  ## start three daemons on this machine and generate text through th
 	$(BIN)/shoal demo
 
 test: setup  ## run the tests (under 6 minutes on two cores)
-	$(TEMPORARY) $(BIN)/python -m pytest -q $(SPREAD)
+	$(TEMPORARY) $(BIN)/python -m pytest -q $(SPREAD) $(LAYOUT:%=--ignore %)
 
 test-ci: setup  ## run what needs root, Chromium or miniupnpd, or takes long; nothing may be skipped
-	$(BIN)/python -m pytest -q -m ci --no-skips
+	$(TEMPORARY) $(BIN)/python -m pytest -q -m ci --no-skips $(SPREAD) $(TOGETHER)
+	$(BIN)/python -m pytest -q -m ci --no-skips $(TOGETHER:%=--ignore %)
 
 test-long: setup  ## run everything, also what takes hours, and property tests with new examples
 	$(BIN)/python -m pytest -q $(SPREAD) -m "long or not long" --hypothesis-profile=new-examples
@@ -50,7 +56,7 @@ check: setup  ## lint, types, layout rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=bench:examples/tiny $(BIN)/mypy --explicit-package-bases bench examples docs/modules.py
-	$(BIN)/python -m pytest -q tests/test_layout.py
+	$(BIN)/python -m pytest -q $(LAYOUT)
 
 bench: setup  ## run every script in bench/, record the runs and write docs/measured.md
 	$(BIN)/python bench/run_all.py

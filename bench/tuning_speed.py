@@ -36,7 +36,7 @@ from worlds import peft, tuners
 
 from shoal.node.daemon.daemon import Node
 from shoal.tasks.engine.adapters import module_shapes
-from shoal.tasks.tuning.interface import NOT_COUNTED, AdapterTensors, Batch
+from shoal.tasks.tuning.interface import NOT_COUNTED, AdapterTensors, Batch, of_adapter
 from shoal.tasks.tuning.trainer import defaults, optimiser
 from shoal.tasks.tuning.trainer.folder import write_peft
 from shoal.tasks.tuning.trainer.order import RowSchedule
@@ -101,7 +101,7 @@ class Ours:
         """Do some steps."""
         began, cpu = time.perf_counter(), self._cpu()
         for batch in some:
-            adapter = AdapterTensors(self._settings.terms, self._learned.tensors)
+            adapter = AdapterTensors(self._settings.terms, of_adapter(self._learned.tensors))
             found = await self._chain.gradients(batch, adapter)
             norm = optimiser.check(found, self._learned, counted(batch))
             optimiser.apply(self._learned, found, norm, self._settings)

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
         DataView,
         PointView,
         ShownTuning,
+        TuningSettingsView,
         TuningView,
     )
 
-HEADS = ("ID", "ADAPTER", "MODEL", "STATE", "STEP", "LOSS", "HELD OUT")
+HEADS = ("ID", "RESULT", "MODEL", "STATE", "STEP", "LOSS", "HELD OUT")
 
 
 def row(item: "TuningView") -> list[str]:
@@ -43,25 +44,35 @@ def shown(answer: "ShownTuning") -> str:
     rows = [
         ("fine-tuning", render.safe(item.id, 16)),
         ("state", state_words(item)),
-        ("adapter", render.name(item.name)
+        (result_word(item), render.name(item.name)
          + (f", root {render.short(item.adapter)}" if item.adapter else "")),
-        ("model", f"{render.name(item.model)}, root {render.short(item.root)}"),
+        ("from" if item.full else "model",
+         f"{render.name(item.model)}, root {render.short(item.root)}"),
         ("step", f"{item.step} of {item.steps}"),
         *[("loss", words) for words in losses(item)],
         *[("together", words) for words in company_words(item)],
         ("time", time_words(item)),
         ("data", render.safe(item.source, 400)),
         *[("", words) for words in data_words(answer.data)],
-        ("settings", f"rank {settings.rank}, alpha {settings.alpha:g}, rate {settings.rate:g} "
+        ("settings", f"{_size_words(settings)}, rate {settings.rate:g} "
          f"({render.count(settings.warmup, 'step')} of warmup), "
          f"{render.count(settings.batch, 'row')} of up to "
          f"{settings.length} tokens a step, seed {settings.seed}"),
-        ("modules", render.safe(" ".join(settings.modules), 160)),
+        *([("modules", render.safe(" ".join(settings.modules), 160))] if settings.modules else []),
         ("files", render.safe(item.folder, 400)),
         *([("", render.safe(item.out, 400))] if item.out else []),
         ("started", datetime.fromtimestamp(item.made).isoformat(" ", "seconds")),
     ]  # fmt: skip
     return "\n".join([render.fields(rows), *curve(answer.curve)])
+
+
+def result_word(item: "TuningView") -> str:
+    """Return what the result is."""
+    return "model" if item.full else "adapter"
+
+
+def _size_words(settings: "TuningSettingsView") -> str:
+    return "all weights" if settings.full else f"rank {settings.rank}, alpha {settings.alpha:g}"
 
 
 def state_words(item: "TuningView") -> str:

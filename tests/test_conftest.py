@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Collecting
+from tests.conftest import GROWTH_BYTES, Collecting, FullCollections
 
 pytest_plugins = ["pytester"]
 CONFTEST = (Path(__file__).parent / "conftest.py").read_text()
@@ -62,3 +62,19 @@ def test_the_wait_for_the_processes_of_xdist_is_told(
     assert reporter.lines[0] == "2 processes import the tests, about half a minute"
     assert reporter.lines[1] == "0 s: 0 of 2 processes are ready"
     assert reporter.lines[-1] == "7 tests found after 0 s"
+
+
+def test_garbage_of_all_ages_is_collected_when_memory_has_grown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = 5 << 30
+    collections, ran = FullCollections(), list[int]()
+    monkeypatch.setattr(collections, "_memory", lambda: used)
+    monkeypatch.setattr("gc.collect", lambda: ran.append(used))
+    for grown in (0, GROWTH_BYTES - 1, 2, 0, GROWTH_BYTES):
+        used += grown
+        collections.pytest_runtest_logfinish()
+    assert ran == [(5 << 30) + GROWTH_BYTES + 1]
+    used += 1
+    collections.pytest_runtest_logfinish()
+    assert len(ran) == 2

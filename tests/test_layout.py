@@ -80,6 +80,8 @@ ENGINE_WORKER = {
         "activations/packing",
     )
 } | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").rglob("*.py")}
+# The modules of the process that trains a whole model.
+TRAINER = {f"tasks/tuning/whole/{name}.py" for name in ("child", "network", "requests")}
 # The modules of the probe's process.
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
 # The modules of the converting process.
@@ -98,6 +100,7 @@ BEYOND_THE_SEAM = {
     "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
     *ENGINE_WORKER,
+    *TRAINER,
     *PROBE,
     *CONVERTER,
 }
@@ -253,10 +256,10 @@ def unbounded_reads(path: str, tree: ast.Module) -> list[str]:
 
 
 def torch_imports(path: str, tree: ast.Module) -> list[str]:
-    if path in ENGINE_WORKER | PROBE:
+    if path in ENGINE_WORKER | TRAINER | PROBE:
         return []
     return [
-        f"{path}:{line}: imports torch: only the processes of the engine and of the probe may, so "
+        f"{path}:{line}: imports torch: only processes beside the daemon may, so "
         "that the daemon, the commands and the simulator start without it"
         for line, module in imported(path, tree)
         if module.split(".")[0] == "torch"

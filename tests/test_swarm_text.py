@@ -233,6 +233,7 @@ async def _usage(nodes: Sequence[Node]) -> list[int]:
 THREE = [(0, 2), (2, 3), (3, 4)]
 
 
+@pytest.mark.ci
 @pytest.mark.trio
 async def test_three_nodes_give_the_text_of_transformers(
     tmp_path: Path, checkpoint: tuple[Checkpoint, Path]

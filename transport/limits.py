@@ -17,7 +17,9 @@ class Limits:
     message_bytes: int = defaults.MESSAGE_BYTES
     """Largest payload of a call, post or reply, in bytes."""
     stream_window_bytes: int = defaults.STREAM_WINDOW_BYTES
-    """Unread bytes that a peer may send on one stream."""
+    """Unread bytes that a peer may send on one stream, at first."""
+    largest_stream_window_bytes: int = defaults.LARGEST_STREAM_WINDOW_BYTES
+    """Unread bytes that a peer may send on a stream whose reader keeps up with the peer."""
     link_window_bytes: int = defaults.LINK_WINDOW_BYTES
     """Unread bytes that a peer may send on all streams of a link together."""
     streams: int = defaults.STREAMS

@@ -24,7 +24,6 @@ from shoal.tasks.tuning.averaging.actions import (
     Sign,
 )
 from shoal.tasks.tuning.averaging.aggregate import norm_of
-from shoal.tasks.tuning.averaging.checks import is_harmless
 from shoal.tasks.tuning.averaging.codecs import Feedback, Vector, decode
 from shoal.tasks.tuning.averaging.defaults import SIGNED, WINDOW
 from shoal.tasks.tuning.averaging.errors import BadUpdate
@@ -68,6 +67,8 @@ class Volunteer:
     adopted: list[str] = field(default_factory=list)
     fetched: int = 0  # bytes
     waking: int = 0  # number of the next poll that is planned
+    before: tuple[OuterState, Known | None, float] | None = None
+    """The state and the own update to which updates are compared, and the loss with them."""
 
 
 def peer_number(number: int) -> PeerId:
@@ -236,9 +237,12 @@ class Volunteers:
         self._poll(member)
 
     def _judge(self, member: Volunteer, action: JudgeUpdate) -> None:
-        before = member.trainer.loss(action.state.values)
-        after = member.trainer.loss(action.state.values - action.vector)
-        member.rounds.judged(action.root, good=is_harmless(before, after, strict=action.strict))
+        known = member.before
+        if known is None or known[0] is not action.state or known[1] is not action.own:
+            loss = member.trainer.loss(action.without())
+            member.before = known = action.state, action.own, loss
+        after = member.trainer.loss(action.with_it())
+        member.rounds.judged(action.root, good=action.is_harmless(known[2], after))
         self._poll(member)
 
     def _compute(self, member: Volunteer, action: ComputeState) -> None:

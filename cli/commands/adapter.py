@@ -36,7 +36,7 @@ adapter.add_command(remove.remove_adapter)
 @data_option
 @json_option
 def add(folder: Path, name: str | None, model: str | None, data: Path, as_json: bool) -> None:
-    """Add the LoRA adapter in FOLDER, as saved by `peft`, to this node's library.
+    """Add a LoRA adapter that `peft` has saved to this node's library.
 
     FOLDER must contain adapter_config.json and adapter_model.safetensors. Nothing in it is
     executed. Works with and without a running daemon.
@@ -133,7 +133,7 @@ def show(name: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def pull(root: str, name: str, data: Path, as_json: bool) -> None:
-    """Fetch the adapter with the hash ROOT from other nodes, and name it here.
+    """Fetch an adapter from other nodes, and name it here. ROOT is its hash.
 
     A request may also name an adapter by its hash without this. Needs a running daemon.
     """

@@ -88,6 +88,7 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
         "shoal finetune start tiny --data chats.jsonl --steps 200 --out ./tuned",
         "shoal finetune tiny --data poems.jsonl",
         "shoal finetune tiny --data poems.jsonl --together our-poems",
+        "shoal finetune tiny --data poems.jsonl --full --name poet",
     )
 )
 @click.argument("model", metavar="MODEL")
@@ -95,9 +96,9 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
               help='The texts, one JSON object on each line: {"text": …}, {"prompt": …, '
               '"completion": …} or {"messages": […]}.')  # fmt: skip
 @click.option("--name", metavar="NAME",
-              help="Name of the resulting adapter (default: from MODEL and FILE).")  # fmt: skip
+              help="Name of the result (default: from MODEL and FILE).")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Also write the adapter to this folder, for `peft`.")  # fmt: skip
+              help="Also write it to this folder, for `peft` or `transformers`.")  # fmt: skip
 @click.option("--rank", type=click.IntRange(1, 256), metavar="R",
               help="Rank of the adapter (default: 16).")  # fmt: skip
 @click.option("--alpha", type=click.FloatRange(1e-3, 1e5), metavar="A",
@@ -124,14 +125,17 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
               help="Share of the rows that only measure it (default: 0.1).")  # fmt: skip
 @click.option("--together", metavar="NAME", help="Average the adapter with those of others who "
               "fine-tune this model under NAME, with the same --rank, --alpha, --modules and "
-              "--every, each on texts of their own.")  # fmt: skip
+              "--every, each on texts of their own. With --full, the weights.")  # fmt: skip
 @click.option("--every", type=click.IntRange(1, 1_000_000), metavar="N",
-              help="With --together: steps between two exchanges (default: 30).")  # fmt: skip
+              help="With --together: steps between two exchanges (default: 30; with --full "
+              "110).")  # fmt: skip
 @click.option("--movable/--stay", "moves", default=None,
               help="Let other nodes train it, which then have the encoded texts; it goes on when "
               "this node is off (default: in a private swarm).")  # fmt: skip
 @click.option("--seal", is_flag=True, help="Only members of the private group can read what other "
               "nodes store of it.")  # fmt: skip
+@click.option("--full", is_flag=True, help="Train all weights of a small model on this node. The "
+              "result is a model of its own.")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Do not follow it.")
 @click.option("--node", "data", envvar="SHOAL_DATA", metavar="DIR", callback=_folder,
               help="Data folder of the node (default: the platform's; SHOAL_DATA).")  # fmt: skip
@@ -151,8 +155,9 @@ def start(
     """Fine-tune MODEL with the texts in FILE, and follow the progress.
 
     The result is a LoRA adapter: `shoal run MODEL --adapter NAME` uses it, and so does the HTTP API
-    as `MODEL+NAME`. The fine-tuning runs in the daemon. It goes on when this command ends, also
-    after the daemon was restarted. Needs a running daemon.
+    as `MODEL+NAME`. With --full it is a model, which `shoal run NAME` uses. The fine-tuning runs in
+    the daemon. It goes on when this command ends, also after the daemon was restarted. Needs a
+    running daemon.
     """
     from ...node.control.messages.tuning import BeginTuning
 
@@ -160,6 +165,8 @@ def start(
         raise click.UsageError("give one of --epochs and --steps")
     if options["every"] is not None and options["together"] is None:
         raise click.UsageError("--every needs --together NAME")
+    if options["full"]:
+        _check_full({**options, "modules": modules})
     ask = BeginTuning(
         model=model,
         path=str(file),
@@ -178,6 +185,16 @@ def start(
     _follow(data, found.tuning, as_json=as_json)
 
 
+def _check_full(options: dict[str, Any]) -> None:
+    """Refuse options that make no sense where all weights are trained."""
+    for option in ("rank", "alpha", "modules"):
+        if options[option] is not None:
+            raise click.UsageError(f"--{option} is about an adapter: leave out it or --full")
+    if options["moves"] or options["seal"]:
+        word = "movable" if options["moves"] else "seal"
+        raise click.UsageError(f"what --full trains stays on this node: leave out --{word}")
+
+
 def _begun(data: Path, ask: "BeginTuning") -> "ShownTuning":
     from ..client import request
     from ..progress import Bar
@@ -187,11 +204,11 @@ def _begun(data: Path, ask: "BeginTuning") -> "ShownTuning":
 
 
 def _say_begun(found: "ShownTuning") -> None:
-    from ..tuningviews import data_words, length_words
+    from ..tuningviews import data_words, length_words, result_word
 
     item = found.tuning
     click.echo(f"fine-tuning {render.safe(item.id, 16)} of {render.name(item.model)}: "
-               f"{item.steps} steps, adapter {render.name(item.name)}")  # fmt: skip
+               f"{item.steps} steps, {result_word(item)} {render.name(item.name)}")  # fmt: skip
     for words in (*data_words(found.data), length_words(found)):
         click.echo(words)
 
@@ -239,7 +256,7 @@ def _follow(data: Path, item: "TuningView", *, as_json: bool) -> None:
 
 
 def _say_ended(answer: "ShownTuning", data: Path) -> None:
-    from ..tuningviews import curve, losses
+    from ..tuningviews import curve, losses, result_word
 
     item, flag = answer.tuning, data_flag(data)
     for line in curve(answer.curve):
@@ -248,8 +265,11 @@ def _say_ended(answer: "ShownTuning", data: Path) -> None:
         click.echo(f"loss {words}")
     if item.state == "done":
         if item.best is not None and item.best_step != item.step:
-            click.echo(f"the adapter is the one after step {item.best_step}, the best on the "
-                       "held-out rows")  # fmt: skip
+            click.echo(f"the {result_word(item)} is the one after step {item.best_step}, the best "
+                       "on the held-out rows")  # fmt: skip
+        if item.full:
+            _say_model(item, flag)
+            return
         click.echo(f'use it with `shoal run {render.name(item.model)} "TEXT" --adapter '
                    f"{render.name(item.name)}{flag}`")  # fmt: skip
         click.echo("over the HTTP API (`shoal api`), the model is "
@@ -259,6 +279,13 @@ def _say_ended(answer: "ShownTuning", data: Path) -> None:
     elif item.state == "stopped":
         click.echo(f"stopped after step {item.step}; `shoal finetune resume {item.id}{flag}` "
                    "continues it")  # fmt: skip
+
+
+def _say_model(item: "TuningView", flag: str) -> None:
+    """Say how the result of full training is used."""
+    click.echo(f'use it with `shoal run {render.name(item.name)} "TEXT"{flag}`')
+    click.echo(f"on other nodes, `shoal run {render.safe(item.adapter)}`")
+    click.echo(f"for `transformers`: {render.safe(item.out or f'{item.folder}/model', 400)}")
 
 
 @finetune.command("list", epilog=example("shoal finetune list", "shoal finetune list --json"))
@@ -352,9 +379,9 @@ def move(tuning: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def resume(tuning: str, data: Path, as_json: bool) -> None:
-    """Continue a fine-tuning that was stopped or has failed, from its last checkpoint.
+    """Continue a fine-tuning that was stopped or has failed.
 
-    Needs a running daemon.
+    It begins at its last checkpoint. Needs a running daemon.
     """
     from ...node.control.messages.tuning import ResumeTuning
     from ..client import request
@@ -369,9 +396,10 @@ def resume(tuning: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def remove(tuning: str, yes: bool, data: Path, as_json: bool) -> None:
-    """End a fine-tuning and delete its files: encoded data, checkpoint, loss curve.
+    """End a fine-tuning and delete its files.
 
-    A finished adapter stays: `shoal adapter rm` removes it. Needs a running daemon.
+    These are the encoded data, the checkpoint and the loss curve. A finished adapter stays: `shoal
+    adapter rm` removes it. Needs a running daemon.
     """
     from ...node.control.messages.tuning import RemoveTuning
     from ..client import request

@@ -39,12 +39,12 @@ job_argument = click.argument("job_id", metavar="ID")
     ),
 )
 def job() -> None:
-    """Submit work that idle nodes of the swarm do later: prompts, or texts for
-    embeddings.
+    """Submit work that idle nodes of the swarm do later.
 
-    A job continues while this computer is off. Jobs and results are not secret unless they are
-    sealed: every node of the swarm stores and can read them. A result is only as trustworthy as
-    the node that made it. Interactive requests take precedence over jobs.
+    The kinds of work are prompts, texts for embeddings, and evaluations. A job continues while this
+    computer is off. Jobs and results are not secret unless they are sealed: every node of the swarm
+    stores and can read them. Other nodes compute one in fifty rows again, to find nodes that lie.
+    Interactive requests take precedence over jobs.
     """
 
 
@@ -280,7 +280,7 @@ def list_(
 @data_option
 @json_option
 def show(job_id: str, data: Path, as_json: bool) -> None:
-    """Show what a job asks for, and which nodes claim it; or a fine-tuning with its loss curve.
+    """Show a job and which nodes claim it, or a fine-tuning's curve.
 
     The beginning of its ID is enough. Needs a running daemon.
     """

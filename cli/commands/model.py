@@ -84,7 +84,10 @@ def _add(data: Path, ask: "messages.AddModel", bar: "Bar") -> "messages.AddedMod
 @data_option
 @json_option
 def list_(supported: bool, data: Path, as_json: bool) -> None:
-    """List the models of this node and, while its daemon runs, of the swarm."""
+    """List the models of this node and of the swarm.
+
+    Those of the swarm are listed while the daemon runs.
+    """
     if supported:
         _list_supported(as_json)
         return
@@ -150,7 +153,10 @@ def _by(vouchers: "Sequence[messages.VoucherView]") -> str:
 @data_option
 @json_option
 def show(name: str, data: Path, as_json: bool) -> None:
-    """Show a model's configuration, its size, and the nodes that serve it. NAME may be a root."""
+    """Show a model's configuration and size, and who serves it.
+
+    NAME may be a root.
+    """
     answer = _model(data, name)
     click.echo(render.as_json(answer) if as_json else render.fields(_show_rows(answer)))
 

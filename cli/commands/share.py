@@ -73,11 +73,12 @@ def add(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Share a model of the engine at URL, which is short as `shoal share URL`.
+    """Share a model of the engine at URL.
 
-    URL is the address of an engine with OpenAI's API, such as http://127.0.0.1:11434 (Ollama),
-    :8080 (llama.cpp), :1234 (LM Studio) or :8000 (vLLM). The daemon stores it and shares the model
-    again after a restart, whenever the engine answers. Needs a running daemon.
+    `shoal share URL` is short for this. URL is the address of an engine with OpenAI's API, such as
+    http://127.0.0.1:11434 (Ollama), :8080 (llama.cpp), :1234 (LM Studio) or :8000 (vLLM). The
+    daemon stores it and shares the model again after a restart, whenever the engine answers. Needs
+    a running daemon.
     """
     from ...node.control.messages.sharing import AddShare
     from ..client import request
@@ -107,7 +108,10 @@ def add(
 @data_option
 @json_option
 def list_(data: Path, as_json: bool) -> None:
-    """List the models that this node shares, and whether their engines answer."""
+    """List the models that this node shares.
+
+    Shows also whether their engines answer.
+    """
     from ...node.control.messages.sharing import ListShares
     from ..client import request
 

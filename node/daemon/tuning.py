@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from ...dht.content.manifest import Manifest
 from ...tasks.tuning.averaging.averager import AveragingNode
 from ...tasks.tuning.averaging.parcels import Parcels
 from ...tasks.tuning.moving.afar import Afar, Bureau
 from ...tasks.tuning.trainer.encoding import Encoder
 from ...tasks.tuning.trainer.errors import TuningError
 from ...tasks.tuning.trainer.tunings import Surroundings, Tunable, Tunings
+from ...tasks.tuning.whole.models import Computer, Content, WholeModels
 from .base import Base
 from .compute import ComputeParts
 from .content import ContentParts
@@ -47,7 +49,7 @@ class TuningParts:
             base.config.folder.tunings,
             Surroundings(
                 compute.tuning, compute.arch_of, self._publish, self._named,
-                _averaging(base, network, content), afar,
+                _averaging(base, network, content), afar, _whole(base, content),
             ),
             network.endpoint.guard,
         )  # fmt: skip
@@ -85,6 +87,32 @@ class TuningParts:
         added = await content.adapters.add(folder, name, base)
         await content.exchange.announce(added.root)
         return added.root
+
+
+def _whole(base: Base, content: ContentParts) -> WholeModels:
+    """Return what trains all weights of models on this node."""
+
+    async def fetch(root: str) -> Manifest:
+        manifest = await content.sources.manifest(root)
+        await content.sources.fetch(root, list(manifest.chunks), asked=True)
+        return manifest
+
+    async def make_room(size: int) -> None:
+        await content.quota.evict_for(size, asked=True)
+
+    async def announce(root: str) -> None:
+        await content.holdings.announce()
+        await content.exchange.announce(root)
+
+    return WholeModels(
+        base.host,
+        Content(base.library, fetch, make_room, announce),
+        Computer(
+            base.threads,
+            lambda: base.capacity.memory_bytes,
+            lambda: None if base.engine else base.no_engine,
+        ),
+    )
 
 
 def _averaging(base: Base, network: NetworkParts, content: ContentParts) -> AveragingNode:

@@ -91,7 +91,7 @@ Connect = Callable[
 ]  # (host, arguments, environment): starts a worker
 
 
-class _WaitingChannel(WorkerChannel):
+class WaitingChannel(WorkerChannel):
     """Channel whose socket can be awaited in trio."""
 
     async def wait_readable(self) -> None:
@@ -106,7 +106,7 @@ async def start_process(
 ) -> tuple[EngineWorker, WorkerConnection]:
     """Start a worker process, and return it with the connection to it."""
     child = await host.spawn(_MODULE, arguments, environment)
-    return child, _WaitingChannel(child.socket.fileno())
+    return child, WaitingChannel(child.socket.fileno())
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ its optimiser. For each step it sends both a batch and the tensors, and gets gra
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,21 @@ class TensorName(NamedTuple):
     side: Literal["A", "B"]
 
 
+class WeightName(NamedTuple):
+    """Name of one tensor of a model that is trained itself, as in its files."""
+
+    role: str
+
+
 Tensors = Mapping[TensorName, NDArray[np.float32]]
+LearnedName: TypeAlias = TensorName | WeightName
+LearnedTensors = Mapping[LearnedName, NDArray[np.float32]]
+"""What a fine-tuning trains: an adapter, or all weights of a model."""
+
+
+def of_adapter(tensors: LearnedTensors) -> Tensors:
+    """Return the tensors of an adapter among some."""
+    return {name: each for name, each in tensors.items() if isinstance(name, TensorName)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +64,14 @@ class AdapterTensors:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Loss of a batch, and its derivatives by the tensors of the adapter.
+    """Loss of a batch, and its derivatives by the tensors that are trained.
 
     `loss` is the sum over the counted positions in nats. `tensors` are the derivatives of this sum.
     """
 
     loss: float
     counted: int  # positions
-    tensors: Tensors
+    tensors: LearnedTensors
 
 
 class TuningChain(Protocol):

@@ -1,8 +1,13 @@
 """Tests that every benchmark still runs after a change of what it measures."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +35,8 @@ QUICK = (
     "state_views",
 )
 """Scripts of which a short run takes seconds, and needs no program of others and no root."""
+BEGINNING_S = 10.0
+"""Seconds of each other script: it builds its worlds, and begins to measure."""
 # In one process, because most scripts take a second to import torch or numpy.
 HELP = """
 import contextlib, importlib, io, sys
@@ -71,3 +78,67 @@ def test_a_short_run_measures(name: str) -> None:
     assert result["name"] == name and {"value", "goal", "ok"} <= result.keys()
     counted = records.default_seeds(script) is None or "seeds" in result
     assert counted, "a full run could not be recorded without its number of seeds"
+
+
+def stop(run: subprocess.Popen[bytes]) -> None:
+    """Interrupt a script and its processes, so that they remove what they made; kill the rest."""
+    for number, patience in ((signal.SIGINT, 20), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(patience)
+
+
+def flaw_at_the_beginning(script: Path, seconds: float = BEGINNING_S) -> str:
+    """Return what is wrong with the first seconds of a short run, or nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        with out.open("wb") as to, err.open("wb") as errors:
+            run = subprocess.Popen(
+                [sys.executable, str(script), "--quick"], cwd=ROOT, stdout=to, stderr=errors,
+                env={**os.environ, "TMPDIR": folder}, start_new_session=True,
+            )  # fmt: skip
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                run.wait(seconds)
+            code, said = run.poll(), err.read_text()
+        finally:
+            stop(run)
+        if "Traceback" in said or code not in (None, 0, 1):
+            return f"{script.name}: exit code {code}: {said[-2000:]}"
+        lines = out.read_text().splitlines() if code is not None else ['{"name": ""}']
+        if not lines or "name" not in json.loads(lines[-1]):
+            return f"{script.name}: no result: {said[-2000:]}"
+    return ""
+
+
+@pytest.mark.ci
+def test_each_other_script_begins_to_measure() -> None:
+    """A function that was renamed is noticed where a script first uses it."""
+    others = [script for script in SCRIPTS if script.stem not in QUICK]
+    with ThreadPoolExecutor(2) as pool:
+        flaws = [flaw for flaw in pool.map(flaw_at_the_beginning, others) if flaw]
+    assert not flaws, "\n".join(flaws)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("code", "flaw"),
+    [
+        ('print(\'{"name": "x"}\')', ""),
+        ("import time; time.sleep(60)", ""),
+        ("import nothing_of_this_name", "nothing_of_this_name"),
+        ("print('{}')", "no result"),
+        ("raise SystemExit(2)", "exit code 2"),
+        (
+            "import subprocess, sys, time\n"
+            "subprocess.run([sys.executable, '-c', 'renamed()'])\ntime.sleep(60)",
+            "renamed",
+        ),
+    ],
+)
+def test_a_flaw_at_the_beginning_is_seen(code: str, flaw: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    found = flaw_at_the_beginning(script, 5.0)
+    assert flaw in found and bool(flaw) == bool(found)

@@ -16,6 +16,7 @@ import pytest
 
 from shoal.cli.client import is_running
 from shoal.cli.endings import endings_as_interrupt, heeded
+from tests.marks import in_ci
 
 NODE = """
 import sys
@@ -89,6 +90,7 @@ def test_a_node_ends_cleanly_when_its_terminal_is_closed(start: Start, tmp_path:
     assert not (tmp_path / "control.sock").exists()
 
 
+@pytest.mark.ci
 def test_node_in_the_background_of_a_script_handles_ctrl_c(start: Start, tmp_path: Path) -> None:
     """A shell without job control makes it ignore SIGINT, unintentionally. `nohup` makes it ignore
     SIGHUP, intentionally."""
@@ -101,7 +103,7 @@ def test_node_in_the_background_of_a_script_handles_ctrl_c(start: Start, tmp_pat
     assert not (tmp_path / "control.sock").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, *in_ci(signal.SIGTERM, signal.SIGHUP)])
 def test_interrupted_simulation_keeps_its_figures(
     start: Start, tmp_path: Path, number: int
 ) -> None:

@@ -18,6 +18,7 @@ NODES = 24
 BLOCKS = 512
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_512_blocks_need_one_look_up_and_three_round_trips(
     seed: int, monkeypatch: pytest.MonkeyPatch

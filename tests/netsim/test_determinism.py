@@ -104,6 +104,7 @@ def test_under_load(name: str) -> None:
         assert run(name, attempt=2) == run(name)
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_with_and_without_address_randomisation(name: str) -> None:
     assert run(name, "--exact") == run(name)
@@ -118,6 +119,7 @@ def test_an_idle_host_changes_no_other_records(name: str) -> None:
 # The twins: the leak that each check has to detect.
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_the_same_seed_twice_shows_a_leak_of_entropy(name: str) -> None:
     leak = "--leak", "entropy"
@@ -138,6 +140,7 @@ def test_a_burner_shows_a_leak_of_load(name: str) -> None:
         assert run(name, *leak, attempt=2) != run(name, *leak)
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
     """Two runs with the same hash seed do not show it."""
@@ -156,6 +159,7 @@ def test_address_randomisation_shows_an_order_of_addresses(name: str) -> None:
     assert fixed[0] == fixed[1] != run(name, *leak)
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_an_idle_host_shows_a_stream_that_is_shared(name: str) -> None:
     leak = "--leak", "idle"

@@ -327,6 +327,7 @@ async def test_a_flood_that_is_turned_away_waits_in_the_kernel(
     assert await _accepted(world, monkeypatch) <= at_most * 1.01
 
 
+@pytest.mark.ci
 async def test_without_the_pause_each_connection_is_accepted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,10 @@ class SecureStream:
         """Bytes per second that the path can carry; 0 if unknown, as on TCP."""
         return getattr(self._pipe, "path_rate", 0.0)
 
+    def packet_rtt(self) -> float:
+        """Return the latest round trip of single packets in seconds; 0 if unknown, as on TCP."""
+        return getattr(self._pipe, "packet_rtt", 0.0)
+
     @property
     def loss(self) -> float:
         """Share of the sent bytes that are lost on the path; 0 if unknown, as on TCP."""

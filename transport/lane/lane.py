@@ -225,6 +225,7 @@ class Lane:
             mine=mine,
             send_window=self._remote.stream_bytes,
             window=self._limits.stream_window_bytes,
+            largest_window=self._limits.largest_stream_window_bytes,
             on_done=self._forget_if_done,
         )
         return stream

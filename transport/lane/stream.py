@@ -44,10 +44,11 @@ class LaneStream:
         mine: bool,
         send_window: int,
         window: int,
+        largest_window: int = 0,
         on_done: "Callable[[LaneStream], None]",
     ) -> None:
         """`send_window` and `window` are the initial credit of this side and of the peer, in
-        bytes."""
+        bytes. The peer's grows up to `largest_window` while the reader keeps up."""
         self.ident = ident
         self.priority = priority
         self.mine = mine
@@ -70,6 +71,7 @@ class LaneStream:
         self._chunks: deque[memoryview] = deque()
         self._received = 0
         self._window = window
+        self._largest = largest_window
         self._granted = window
         self._read = 0
 
@@ -77,7 +79,7 @@ class LaneStream:
         """Reduce the window of both directions below what the hellos announced. Both ends must do
         this before either of them sends or reads anything."""
         self._limit = min(self._limit, window)
-        self._window = self._granted = min(self._window, window)
+        self._window = self._granted = self._largest = min(self._window, window)
 
     # Sending.
 
@@ -226,8 +228,14 @@ class LaneStream:
 
     def new_limit(self) -> int | None:
         """Return the new limit to grant to the peer, once half a window has been read; return None
-        before that."""
+        before that.
+
+        The window doubles if few bytes are unread: then the reader waits for the peer, and a peer
+        far away, or behind lost packets, needs a window for more than one round trip.
+        """
         if self.receive_done or self._granted - self._read > self._window // 2:
             return None
+        if self.held <= self._window // 8:
+            self._window = max(self._window, min(2 * self._window, self._largest))
         self._granted = self._read + self._window
         return self._granted

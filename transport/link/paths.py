@@ -123,6 +123,21 @@ class LinkPaths:
             return None
         return path.secured.address[0], port
 
+    def seen(self) -> dict[str, tuple[int, int]]:
+        """Return the IP addresses at which this node sees the peer on paths without a relay, the
+        latest last.
+
+        Each is mapped to the peer's TCP and UDP port there (0 if unknown).
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for path in self._paths:
+            ip, port = path.secured.address
+            if path.path_kind is PathKind.RELAYED or not ip:
+                continue
+            tcp, udp = found.get(ip, (0, 0))
+            found[ip] = (port, udp) if path.secured.medium == "tcp" else (tcp, port)
+        return found
+
     def statuses(self) -> tuple[PathStatus, ...]:
         """Return the status of each path, for display."""
         return tuple(
@@ -157,7 +172,9 @@ class LinkPaths:
         worst one, which may be the new path."""
         now = self._host.now()
         # A loopback path has no modem that buffers: delay means a busy processor, not a queue.
-        yielding = None if path_kind is PathKind.LOOPBACK else Yielding(now)
+        yielding = None
+        if path_kind is not PathKind.LOOPBACK:
+            yielding = Yielding(now, packet_rtt=secured.packet_rtt)
         connection = self._lane.attach(now, yielding)
         meter = None
         if self._shaper is not None and not secured.inside:  # the outer link has a meter already

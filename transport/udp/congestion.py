@@ -117,6 +117,12 @@ class DelayControl(QuicCongestionControl):
         once had enough data to measure it."""
         return 0.0 if self.phase is Phase.STARTUP else self.rate
 
+    @property
+    def packet_rtt(self) -> float:
+        """Shortest round trip of a packet in the present round, or in the last one if the present
+        one has none yet, in seconds; 0 until measured."""
+        return self._round_rtt or (self._standing[-1] if self._standing else 0.0)
+
     def nothing_more(self) -> None:
         """Record that the sender has no more data at present. Until the bytes in flight are
         delivered, measurements that are lower than the present rate are ignored, because the lack

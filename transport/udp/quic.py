@@ -55,6 +55,12 @@ class QuicByteStream:
         return self.connection.rtt
 
     @property
+    def packet_rtt(self) -> float:
+        """Latest round trip of single packets in seconds, without the time for which bytes wait for
+        lost ones that come before them; 0 until measured."""
+        return self.connection.control.packet_rtt
+
+    @property
     def rate(self) -> float:
         """Delivery rate of the path in bytes per second; 0 until measured."""
         return self.connection.control.rate

@@ -44,7 +44,8 @@ class DataView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettingsView:
-    """Settings of a fine-tuning. `held_out` is in rows, `look` in steps. `every` is the number of
+    """Settings of a fine-tuning. With `full`, all weights are trained; else rank, alpha and modules
+    are those of the adapter. `held_out` is in rows, `look` in steps. `every` is the number of
     steps between two exchanges with others, or None if there are none."""
 
     rank: int
@@ -60,6 +61,7 @@ class TuningSettingsView:
     held_out: int
     look: int
     every: int | None
+    full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class TuningView:
     `folder` has its files, and `out` is where the user wants the result, or None. `together` is the
     name under which it is averaged with those of others, or None. `company` tells about
     them, if it ran since the daemon started. `moves` says whether other nodes may train it, `job`
-    is the id of its job then, or None, and `trainer` the peer that trains it now, or None.
+    is the id of its job then, or None, and `trainer` the peer that trains it now, or None. `full`
+    says whether the result is a model instead of an adapter.
     """
 
     id: str
@@ -117,6 +120,7 @@ class TuningView:
     moves: bool
     job: str | None
     trainer: str | None
+    full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,8 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     If the client leaves before, nothing is kept. Absent settings have defaults. `out` is an
     absolute path. `moves` says whether other nodes may train it; if it is absent, they may in a
     private swarm. With `seal`, only the members of its group can read what moves, and only this
-    node the result.
+    node the result. With `full`, all weights of the model are trained, on this node, and the result
+    is a model.
     """
 
     op = "tuning_begin"
@@ -172,6 +177,7 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     every: Annotated[int, Whole(1, STEPS_MOST)] | None = None
     moves: bool | None = None
     seal: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

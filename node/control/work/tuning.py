@@ -45,7 +45,7 @@ class TuningOperations:
         out = None if ask.out is None else Path(ask.out)
         moves = ask.moves
         if moves is None:
-            moves = ask.together is None and self._parts.is_private
+            moves = ask.together is None and not ask.full and self._parts.is_private
         if ask.seal:
             self._parts.check_seal()
         request = Request(ask.model, Path(ask.path), _wishes(ask), ask.name, out, moves, ask.seal)
@@ -117,6 +117,7 @@ class TuningOperations:
                 held_out=settings.held_out,
                 look=settings.look,
                 every=settings.every if settings.together else None,
+                full=settings.full,
             ),
             data=messages.DataView(
                 lines=counts.lines,
@@ -153,6 +154,7 @@ def _wishes(ask: messages.BeginTuning) -> Wishes:
         held_out=ask.held_out,
         together=ask.together,
         every=ask.every,
+        full=ask.full,
     )
 
 
@@ -201,4 +203,5 @@ def tuning_view(tuning: Tuning, trainer: str | None = None) -> messages.TuningVi
         moves=plan.moves,
         job=plan.job or None,
         trainer=trainer,
+        full=plan.settings.full,
     )  # fmt: skip

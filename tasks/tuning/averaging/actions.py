@@ -4,13 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+
 from ....transport.identity import PeerId
 from .aggregate import Weighed, aggregate
+from .checks import is_harmless
 from .codecs import Vector
+from .defaults import BESIDE_OWN, CLIPPED_NORM
 from .memory import SpareMemory
 from .outer import OuterState, stepped
 from .steps import Step
 from .terms import RunTerms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """A decoded update. `good` is this peer's verdict by held-out loss, None if not judged yet."""
+
+    vector: Vector = field(repr=False)
+    norm: float
+    good: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +46,35 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgeUpdate:
-    """Compare the held-out loss of `state` with that after this update alone. Report by `judged`.
+    """Compare the held-out losses without and with this update. Report by `judged`.
 
-    `strict` is set if the author's earlier updates were refused: the loss must fall.
+    `own` is what this peer has learned from the same state, or None if it has delivered nothing.
+    `strict` is set if the author's earlier updates were refused: the loss must not rise.
     """
 
     root: str
     peer: PeerId  # its author
     state: OuterState
-    vector: Vector
+    update: Known
     strict: bool
+    own: Known | None = None
+
+    def without(self) -> Vector:
+        """Return the values to which the update is compared. Takes long."""
+        if self.own is None:
+            return self.state.values
+        return self.state.values - self.own.vector * np.float32(1 - BESIDE_OWN)
+
+    def with_it(self) -> Vector:
+        """Return the values with the update, which is scaled down as in a step. Takes long."""
+        if self.own is None:
+            return self.without() - self.update.vector
+        clip = min(1.0, CLIPPED_NORM * self.own.norm / (self.update.norm or 1.0))
+        return self.without() - self.update.vector * np.float32(BESIDE_OWN * clip)
+
+    def is_harmless(self, before: float, after: float) -> bool:
+        """Return the verdict, from the losses without the update and with it."""
+        return is_harmless(before, after, strict=self.strict, beside=self.own is not None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +83,7 @@ class ComputeState:
 
     step: Step
     state: OuterState
-    updates: Mapping[str, "Known"]
+    updates: Mapping[str, Known]
 
     def run(self, terms: RunTerms, memory: SpareMemory | None = None) -> OuterState:
         """Return the state. Takes long: about 0.1 s for 10 M values of four peers."""
@@ -89,12 +121,3 @@ class Adopted:
 
 
 Action: TypeAlias = FetchUpdate | FetchState | JudgeUpdate | ComputeState | Sign | Adopted
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """A decoded update. `good` is this peer's verdict by held-out loss, None if not judged yet."""
-
-    vector: Vector = field(repr=False)
-    norm: float
-    good: bool | None = None

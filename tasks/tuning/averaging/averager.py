@@ -14,7 +14,7 @@ A trainer uses it like this:
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -45,7 +45,6 @@ from .actions import (
     Sign,
 )
 from .aggregate import norm_of
-from .checks import is_harmless
 from .codecs import Feedback, Vector, decode
 from .errors import AveragingError, BadUpdate
 from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
@@ -84,10 +83,14 @@ class AveragingNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartState:
-    """A state from which a trainer continues. `step` is the id of the step that led to it."""
+    """A state from which a trainer continues. `step` is the id of the step that led to it.
+
+    `residual` is what its own updates have lost so far, in a checkpoint of a codec with feedback.
+    """
 
     step: str
     state: OuterState
+    residual: Vector | None = None
 
     @property
     def values(self) -> Vector:
@@ -101,7 +104,8 @@ class StartState:
 
     def encode(self) -> bytes:
         """Return a checkpoint, from which a later process continues."""
-        return bytes.fromhex(self.step) + self.state.encode()
+        lost = b"" if self.residual is None else self.residual.astype("<f4", copy=False).tobytes()
+        return bytes.fromhex(self.step) + self.state.encode() + lost
 
 
 def first_base(terms: RunTerms, values: Vector) -> StartState:
@@ -114,10 +118,15 @@ def first_base(terms: RunTerms, values: Vector) -> StartState:
 def decode_base(terms: RunTerms, data: bytes) -> StartState:
     """Decode a checkpoint of this node. Raises BadUpdate if it is damaged or of another run's
     shape."""
-    if len(data) < _STEP_BYTES:
+    lost = 4 * terms.values if terms.codec.feeds_back else 0
+    if len(data) < _STEP_BYTES + lost:
         raise BadUpdate("wrong-size", "a checkpoint of averaging is cut off")
-    state = decode_state(data[_STEP_BYTES:], terms.values, terms.rule)
-    return StartState(data[:_STEP_BYTES].hex(), state)
+    end = len(data) - lost
+    state = decode_state(data[_STEP_BYTES:end], terms.values, terms.rule)
+    residual = np.frombuffer(data, "<f4", offset=end).astype(np.float32) if lost else None
+    if residual is not None and not np.isfinite(residual).all():
+        raise BadUpdate("not-finite", "a checkpoint has values that are not finite")
+    return StartState(data[:_STEP_BYTES].hex(), state, residual)
 
 
 class Averager:
@@ -137,7 +146,7 @@ class Averager:
         self._node = node
         self._judge = judge
         self.rounds = Rounds(terms, node.peer, base.state, base.step)
-        self._feedback = Feedback(terms.codec, terms.values)
+        self._feedback = Feedback(terms.codec, terms.values, base.residual)
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
         self._sent: tuple[str, bytes] | None = None  # this peer's update that no step has yet
@@ -146,7 +155,7 @@ class Averager:
         self._moved = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._judging = trio.Lock()
-        self._before: tuple[OuterState, float] | None = None
+        self._before: tuple[OuterState, Known | None, float] | None = None
         self._places: dict[str, int] = {}  # by key of a signature: the round that it is about
 
     # For the trainer.
@@ -155,6 +164,11 @@ class Averager:
     def base(self) -> StartState:
         """The state from which training continues."""
         return self._base
+
+    def checkpoint(self, base: StartState) -> bytes:
+        """Return a checkpoint at a state, from which a later process continues. Takes long."""
+        residual = self._feedback.residual if self.terms.codec.feeds_back else None
+        return replace(base, residual=residual).encode()
 
     def is_overtaken(self, base: StartState) -> bool:
         """Return whether this node continues from another state, because the others have gone on
@@ -356,21 +370,21 @@ class Averager:
             return
         try:
             async with self._judging:
-                before = await self._loss_before(self._judge, action.state)
-                alone = await self._node.host.offload(
-                    np.subtract, action.state.values, action.vector
-                )
-                after = await self._judge.loss(alone)
+                before = await self._loss_before(self._judge, action)
+                after = await self._judge.loss(await self._node.host.offload(action.with_it))
         except ShoalError:
             self.rounds.unjudged(action.root, self._node.host.now())
         else:
-            self.rounds.judged(action.root, good=is_harmless(before, after, strict=action.strict))
+            self.rounds.judged(action.root, good=action.is_harmless(before, after))
 
-    async def _loss_before(self, judge: Judge, state: OuterState) -> float:
-        """Return the held-out loss of a state, which is computed once for all its updates."""
-        if self._before is None or self._before[0] is not state:
-            self._before = state, await judge.loss(state.values)
-        return self._before[1]
+    async def _loss_before(self, judge: Judge, action: JudgeUpdate) -> float:
+        """Return the held-out loss to which that of an update is compared. It is computed once for
+        all updates of a round."""
+        compared = self._before
+        if compared is None or compared[0] is not action.state or compared[1] is not action.own:
+            values = await self._node.host.offload(action.without)
+            self._before = compared = action.state, action.own, await judge.loss(values)
+        return compared[2]
 
     async def _compute(self, action: ComputeState) -> None:
         state = await self._node.host.offload(action.run, self.terms, self._memory)

@@ -2,16 +2,17 @@
 
 import math
 
-from .defaults import LOSS_TOLERANCE
+from .defaults import BESIDE_TOLERANCE, LOSS_TOLERANCE
 
 
-def is_harmless(before: float, after: float, *, strict: bool) -> bool:
+def is_harmless(before: float, after: float, *, strict: bool, beside: bool = False) -> bool:
     """Return whether an update may be applied. `before` and `after` are the losses without it and
-    with it alone.
+    with it: alone, or `beside` a peer's own update.
 
     An honest update may raise the loss a little by chance. With `strict` it may not: its author's
     earlier updates were refused.
     """
     if not math.isfinite(after):
         return False
-    return after <= before if strict else after <= before + LOSS_TOLERANCE * abs(before)
+    tolerance = 0.0 if strict else BESIDE_TOLERANCE if beside else LOSS_TOLERANCE
+    return after <= before + tolerance * abs(before)

@@ -104,9 +104,11 @@ def decode(codec: Codec, values: int, data: bytes | memoryview) -> Vector:
 class Feedback:
     """Error feedback of one peer: what its updates have lost so far."""
 
-    def __init__(self, codec: Codec, values: int) -> None:
+    def __init__(self, codec: Codec, values: int, residual: Vector | None = None) -> None:
+        """`residual` is what updates of an earlier process have lost."""
         self.codec = codec
-        self.residual: Vector = np.zeros(values if codec.feeds_back else 0, np.float32)
+        fresh: Vector = np.zeros(values if codec.feeds_back else 0, np.float32)
+        self.residual = fresh if residual is None else residual
 
     def encode(self, update: Vector) -> bytes:
         """Encode an update together with what earlier ones have lost."""

@@ -23,7 +23,9 @@ MAX_POINTS: Final = 16
 POINTS_HALVE: Final = 4  # points that halve the weight of an author's updates
 
 # The held-out loss. A correct update may raise it a little by chance.
-LOSS_TOLERANCE: Final = 0.01  # of the loss of the base
+LOSS_TOLERANCE: Final = 0.01  # of the loss without it
+BESIDE_OWN: Final = 1 / 3  # weight of an update that is judged beside a peer's own one, …
+BESIDE_TOLERANCE: Final = 0.005  # … and what it may then raise the loss
 
 # Rounds.
 MAX_PEERS: Final = 64  # updates in one step

@@ -3,17 +3,40 @@
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..interface import TensorName
+from ..interface import LearnedTensors, TensorName
 from .codecs import Vector
 from .errors import BadUpdate
 
+if TYPE_CHECKING:
+    from .terms import RunTerms
+
 Key = TypeVar("Key")
 _DOMAIN: Final = b"shoal/average/frozen/1"
+
+
+class Averaged(Protocol):
+    """What a fine-tuning averages with others, and the terms of the run."""
+
+    @property
+    def run(self) -> "RunTerms": ...
+
+    @property
+    def frozen(self) -> LearnedTensors:
+        """Tensors that follow from the id of the run, and are never trained."""
+        ...
+
+    def flat(self, tensors: LearnedTensors) -> Vector:
+        """Return those that are averaged as one vector. Raises BadUpdate `wrong-shape`."""
+        ...
+
+    def tensors(self, values: Vector) -> LearnedTensors:
+        """Return them in a vector, whose memory they share. Raises BadUpdate `wrong-shape`."""
+        ...
 
 
 class FlatLayout(Generic[Key]):

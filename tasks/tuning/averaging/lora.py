@@ -4,7 +4,6 @@ A trainer asks its chain for the gradients of `LoraTensors.trained` only, and gi
 adapter to `LoraTensors.flat` when a round ends.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from ....transport.message import pack
 from ...engine.adapters import AdapterTerms, module_shapes
 from ...engine.families import Architecture
-from ..interface import AdapterTensors, Batch, TensorName, TuningChain
+from ..interface import AdapterTensors, LearnedName, LearnedTensors, TensorName
 from .codecs import Codec, Vector
 from .layout import FlatLayout, frozen_a
 from .terms import RunTerms
@@ -41,11 +40,14 @@ class LoraTensors:
         """`terms` are those of the adapter. Raises KeyError for a module that the model lacks."""
         shapes = module_shapes(arch)
         self.terms = terms
-        self._layout = FlatLayout(
-            (TensorName(layer, module, "B"), (shapes[module][0], terms.rank))
+        b = {
+            TensorName(layer, module, "B"): (shapes[module][0], terms.rank)
             for layer in terms.layers
             for module in terms.modules
-        )
+        }
+        self._layout = FlatLayout[LearnedName](b.items())
+        self.trained = frozenset(b)
+        """The names of the tensors that are trained: each B."""
         self.run = RunTerms(
             name=name,
             subject=pack([_KIND, terms]),
@@ -53,39 +55,26 @@ class LoraTensors:
             codec=codec,
             inner_steps=inner_steps,
         )
-        self.frozen = {
+        self._frozen = {
             name._replace(side="A"): frozen_a(self.run.id, name, terms.rank, shapes[name.module][1])
-            for name in self._layout.shapes
+            for name in b
         }
+        self.frozen: LearnedTensors = dict(self._frozen.items())
         """Each A."""
-
-    @property
-    def trained(self) -> frozenset[TensorName]:
-        """The names of the tensors that are trained: each B."""
-        return frozenset(self._layout.shapes)
 
     def start(self) -> Vector:
         """Return the values before training. B is 0, so the adapter changes nothing."""
         return np.zeros(self._layout.values, np.float32)
 
-    def flat(self, tensors: Mapping[TensorName, Array]) -> Vector:
+    def flat(self, tensors: LearnedTensors) -> Vector:
         """Return each B of an adapter as one vector. Raises BadUpdate `wrong-shape`."""
         return self._layout.flat(tensors)
 
+    def tensors(self, values: Vector) -> LearnedTensors:
+        """Return each B in a vector, whose memory they share. Raises BadUpdate `wrong-shape`."""
+        return self._layout.tensors(values)
+
     def adapter(self, values: Vector) -> AdapterTensors:
         """Return the whole adapter with these values of B. Raises BadUpdate `wrong-shape`."""
-        return AdapterTensors(self.terms, {**self.frozen, **self._layout.tensors(values)})
-
-
-class ChainJudge:
-    """The held-out loss of an adapter, computed by a chain on rows that this node chose."""
-
-    def __init__(self, chain: TuningChain, lora: LoraTensors, held_out: Batch) -> None:
-        self._chain = chain
-        self._lora = lora
-        self._held_out = held_out
-
-    async def loss(self, values: Vector) -> float:
-        """Return the mean loss in nats. Raises TaskError if no chain can compute it now."""
-        total, counted = await self._chain.loss(self._held_out, self._lora.adapter(values))
-        return total / max(counted, 1)
+        b = {n: t for n, t in self.tensors(values).items() if isinstance(n, TensorName)}
+        return AdapterTensors(self.terms, {**self._frozen, **b})

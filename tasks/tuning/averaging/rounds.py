@@ -239,7 +239,7 @@ class Rounds:
         """Return when `poll` must be called again, if nothing is reported before."""
         times = [at for at in self._asked.values() if now < at < math.inf]
         if (closing := self.closes_at()) is not None:
-            times.append(closing)
+            times += [closing, self._judges_alone_at()]
         times.extend(at + self.terms.settle for at in self._signed_at.values())
         return min([time for time in times if time > now], default=now + RETRY_SECONDS)
 
@@ -263,8 +263,17 @@ class Rounds:
         return found
 
     def _judgements(self, now: float) -> list[Action]:
-        """Request verdicts on the updates of this round."""
+        """Request verdicts on the updates of this round.
+
+        They are judged beside this peer's own update, which counts double. Early in training, when
+        almost every change lowers the loss, even a reversed update does that alone, but not beside
+        an honest one. A peer that is late judges them alone, so that it has verdicts when the round
+        closes.
+        """
         found = list[Action]()
+        own = self._own_update()
+        if own is None and now < self._judges_alone_at():
+            return found
         for peer, offer in self._on_head():
             known = self._updates.get(offer.root)
             if known is None or known.good is not None or offer.root in self._judging:
@@ -275,8 +284,17 @@ class Rounds:
                 continue
             self._judging.add(offer.root)
             strict = peer in self.state.points
-            found.append(JudgeUpdate(offer.root, peer, self.state, known.vector, strict))
+            found.append(JudgeUpdate(offer.root, peer, self.state, known, strict, own))
         return found
+
+    def _own_update(self) -> Known | None:
+        """Return this peer's update of this round, or None if it has delivered none."""
+        offer = dict(self._on_head()).get(self.own)
+        return None if offer is None else self._updates.get(offer.root)
+
+    def _judges_alone_at(self) -> float:
+        """Return when this peer judges the others' updates although it has none of its own."""
+        return math.inf if self._opened is None else self._opened + self.terms.patience / 2
 
     def _norm_limit(self) -> float:
         """Return the largest norm that this peer accepts in this round."""

@@ -134,7 +134,7 @@ class NetworkChain:
         for number in sorted(step.done):  # in this order, so that sums are always the same
             for name, found in step.done[number].tensors.items():
                 tensors[name] += found
-        return Gradients(*_sum(step), tensors)
+        return Gradients(*_sum(step), dict(tensors.items()))
 
     async def loss(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
         """Implements `TuningChain`."""

@@ -29,6 +29,7 @@ from ..trainer.defaults import CHECKPOINT_PAUSE, RUNNING_AT_ONCE
 from ..trainer.errors import Damaged, Diverged, Refused, TuningError
 from ..trainer.optimiser import Learned
 from ..trainer.rows import RowFile
+from ..trainer.subject import AdapterSubject
 from ..trainer.training import Progress, Task, TuningRun
 from . import defaults
 from .checkpoints import CheckedTuning, Checkpoints
@@ -164,8 +165,9 @@ class FinetuneRunner:
         chain = self._chains.chain(spec.root, known.arch)
         try:
             async with _Store(self, job, known, curve, progress) as store:
-                task = Task(spec.settings, known.terms.shapes, folder, spec.data, store=store)
-                training = TuningRun(self._host, task, chain, curve, running, self.pause)
+                task = Task(spec.settings, folder, spec.data, store=store)
+                subject = AdapterSubject(spec.settings, known.terms.shapes, chain)
+                training = TuningRun(self._host, task, subject, curve, running, self.pause)
                 await training.run()
         finally:
             with trio.move_on_after(1.0, shield=True):

@@ -1,6 +1,7 @@
 """Spec of a fine-tuning as a job. It comes from an untrusted peer: bounded, typed, then checked
 against the model."""
 
+import math
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -66,6 +67,8 @@ class TuningSpec(Message, frozen=True):
         check_text(self.name, _NAME_BYTES)
         if self.settings.root != self.root:
             raise ValueError("the settings are for another model")
+        if self.settings.full:
+            raise ValueError("a fine-tuning of all weights does not move")
         if self.settings.together:
             raise ValueError("a fine-tuning that is averaged with others does not move")
         if self.rows.size > job_defaults.INPUT_BYTES:
@@ -157,4 +160,4 @@ def checked_shapes(settings: TuningSettings, arch: Architecture) -> Shapes:
 def state_bytes(settings: TuningSettings, shapes: Shapes) -> int:
     """Return the bytes of all tensors of a checkpoint."""
     every = tensor_shapes(settings, shapes).values()
-    return 4 * 4 * sum(rows * columns for rows, columns in every)
+    return 4 * 4 * sum(map(math.prod, every))

@@ -19,11 +19,12 @@ from ....transport.decoding import decode, typed
 from ....transport.errors import Undecodable
 from ....transport.host.seam import Host
 from ....transport.message import Message, pack
+from ...engine.layouts import Shape
 from ...jobs.errors import Unsealable
 from ...jobs.results import KeptWork
 from ...jobs.sealing.states import StateSeal
 from ...jobs.shelf import Shelves
-from ..interface import TensorName
+from ..interface import LearnedName
 from ..trainer import defaults as trainer_defaults
 from ..trainer.curve import Point, encode_point
 from ..trainer.errors import TuningError
@@ -214,7 +215,7 @@ class Vault:
         """
         before = self._shelf.fetched
         found, wanted = await self._manifest(kept, terms)
-        groups = list[dict[TensorName, Array]]()
+        groups = list[dict[LearnedName, Array]]()
         for name in ("tensors", "first", "second", "best"):
             part: SizedBlob | None = getattr(found, name)
             data = b"" if part is None else await self._read(part, terms)
@@ -248,7 +249,7 @@ class Vault:
 
     async def _manifest(
         self, kept: KeptWork, terms: CheckpointTerms
-    ) -> tuple[_CheckpointManifest, Mapping[TensorName, tuple[int, int]]]:
+    ) -> tuple[_CheckpointManifest, Mapping[LearnedName, Shape]]:
         """Return the manifest of a checkpoint, and the shapes of its tensors."""
         if not 0 < kept.size <= defaults.MANIFEST_BYTES:
             raise BadState(f"its manifest has {kept.size} bytes")
@@ -271,9 +272,7 @@ class Vault:
         return points
 
     @staticmethod
-    def _fits(
-        found: _CheckpointManifest, terms: CheckpointTerms
-    ) -> Mapping[TensorName, tuple[int, int]]:
+    def _fits(found: _CheckpointManifest, terms: CheckpointTerms) -> Mapping[LearnedName, Shape]:
         """Return the shapes of the tensors of a checkpoint.
 
         Raises BadState if it is of another fine-tuning, or a part has another size than these
@@ -286,7 +285,7 @@ class Vault:
         if found.step > terms.settings.steps:
             raise BadState(f"it has {found.step} of {terms.settings.steps} steps")
         wanted = tensor_shapes(terms.settings, terms.shapes)
-        size = 4 * sum(rows * columns for rows, columns in wanted.values()) + terms.extra
+        size = 4 * sum(map(math.prod, wanted.values())) + terms.extra
         groups = [found.tensors, found.first, found.second]
         groups += [] if found.best is None else [found.best]
         if any(part.size != size for part in groups):
@@ -296,23 +295,24 @@ class Vault:
         return wanted
 
 
-def _joined(group: Mapping[TensorName, Array], names: Sequence[TensorName]) -> bytes:
+def _joined(group: Mapping[LearnedName, Array], names: Sequence[LearnedName]) -> bytes:
     return b"".join(np.ascontiguousarray(group[name], "<f4").tobytes() for name in names)
 
 
 def _divided(
-    data: bytes, shapes: Mapping[TensorName, tuple[int, int]], what: str
-) -> dict[TensorName, Array]:
+    data: bytes, shapes: Mapping[LearnedName, Shape], what: str
+) -> dict[LearnedName, Array]:
     """Return the tensors in some bytes. Raises BadState if a value cannot be."""
     values = np.frombuffer(data, "<f4")
     if not np.isfinite(values).all():
         raise BadState(f"a value of `{what}` is not finite")
     if what == "second" and (values < 0).any():
         raise BadState("a second moment is negative")
-    found, at = dict[TensorName, Array](), 0
-    for name, (rows, columns) in shapes.items():
-        found[name] = values[at : at + rows * columns].reshape(rows, columns).copy()
-        at += rows * columns
+    found, at = dict[LearnedName, Array](), 0
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        found[name] = values[at : at + size].reshape(shape).copy()
+        at += size
     return found
 
 

@@ -1,12 +1,13 @@
 """Checkpoints of a fine-tuning: format, writing, reading. Spec: docs/spec/trainer.md.
 
-A checkpoint is a head, the tensors of the adapter, both moments of those that are trained, the best
-adapter if there is one, the state of the averager's round if there is one, and the SHA-256 of all
+A checkpoint is a head, the tensors, both moments of those that are trained, the best tensors if
+there are some, the state of the averager's round if there is one, and the SHA-256 of all
 this. It replaces the old checkpoint atomically, which a full
 disk or a crash therefore leaves as it was.
 """
 
 import hashlib
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +20,11 @@ from ....transport.decoding import decode, typed
 from ....transport.errors import Undecodable
 from ....transport.host.seam import Files
 from ....transport.message import Message, pack
-from ..interface import TensorName
+from ...engine.layouts import Shape
+from ..interface import LearnedName
 from . import defaults
 from .errors import Damaged
-from .optimiser import Array, Learned, Round, Shapes, tensor_shapes
+from .optimiser import Array, Learned, Round
 from .settings import TuningSettings
 
 FORMAT: Final = "shoal-tuning/1"
@@ -80,9 +82,13 @@ def _unsigned(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
 
 
 def load(
-    files: Files, path: Path, settings: TuningSettings, shapes: Shapes, run: str
+    files: Files,
+    path: Path,
+    settings: TuningSettings,
+    every: Mapping[LearnedName, Shape],
+    run: str,
 ) -> Learned | None:
-    """Read a checkpoint. Blocking. Returns None if there is none.
+    """Read a checkpoint of tensors with these shapes. Blocking. Returns None if there is none.
 
     Raises Damaged if it is not whole, or of other settings or data.
     """
@@ -98,10 +104,9 @@ def load(
     head, rest = _head(path, body)
     if head.run != run:
         raise Damaged(path, "it is of other settings or other data")
-    every = tensor_shapes(settings, shapes)
     trained = {name: shape for name, shape in every.items() if settings.trains(name)}
     wanted = [every, trained, trained, *([every] if head.best else [])]
-    size = sum(4 * rows * columns for group in wanted for rows, columns in group.values())
+    size = sum(4 * math.prod(shape) for group in wanted for shape in group.values())
     if len(rest) != size + head.base:
         raise Damaged(path, "its tensors have the wrong size")
     if bool(head.base) != bool(settings.together):
@@ -125,13 +130,13 @@ def _head(path: Path, body: memoryview) -> tuple[_CheckpointHead, memoryview]:
 
 
 def _learned(
-    head: _CheckpointHead, wanted: Sequence[Mapping[TensorName, tuple[int, int]]], data: memoryview
+    head: _CheckpointHead, wanted: Sequence[Mapping[LearnedName, Shape]], data: memoryview
 ) -> Learned:
-    groups, at = list[dict[TensorName, Array]](), 0
+    groups, at = list[dict[LearnedName, Array]](), 0
     for shapes in wanted:
-        group: dict[TensorName, Array] = {}
+        group: dict[LearnedName, Array] = {}
         for name, shape in shapes.items():
-            size = 4 * shape[0] * shape[1]
+            size = 4 * math.prod(shape)
             group[name] = np.frombuffer(data[at : at + size], "<f4").reshape(shape).copy()
             at += size
         groups.append(group)

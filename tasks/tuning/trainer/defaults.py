@@ -31,6 +31,7 @@ RATE_END = 0.1  # … and the share of the peak to which it falls at the end
 # 0.005, and to 3.19 at 0.0014. A model with 4,096 gets the 2.5e-4 that is usual for it.
 RATE = 1.0
 RATE_MOST = 0.01
+RATE_WHOLE = 0.1  # the same where all weights are trained, which changes more at each step
 DECAY = 0.0  # of AdamW
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -50,12 +51,14 @@ BAD_GRADIENTS = 5  # refused gradients of one step after which a fine-tuning fai
 
 # Averaging with others.
 EVERY = 30  # steps between two exchanges
+EVERY_WHOLE = 110  # … if all weights are trained, whose updates are larger
 JUDGED_ROWS = 16  # held-out rows by which the updates of others are judged
 HASTE = 2.0  # steps that must fit into the time until a round closes; else it exchanges early
 PART_SECONDS = 10.0  # for which a trainer that is done waits until the others have the last round
 PART_LOOK = 0.25  # seconds between two looks at that
 
 # Files.
+CHECKPOINT_SHARE = 0.05  # share of the time that writing checkpoints may take
 CHECKPOINT_PAUSE = 30.0  # seconds between two checkpoints
 CHECKPOINT_BYTES = 16 << 30  # bytes of the largest one
 HEAD_BYTES = 1 << 20  # bytes of its head

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....transport.host.seam import Files
 from ...engine.adapters import AdapterTerms, Module
-from ..interface import TensorName, Tensors
+from ..interface import LearnedTensors, TensorName, of_adapter
 
 
 def peft_name(name: TensorName) -> str:
@@ -46,21 +47,19 @@ def peft_config(terms: AdapterTerms, model: str) -> dict[str, Any]:
 
 
 def write_peft(
-    files: Files, folder: Path, terms: AdapterTerms, tensors: Tensors, model: str
+    files: Files, folder: Path, terms: AdapterTerms, tensors: LearnedTensors, model: str
 ) -> None:
     """Write an adapter as `peft` would. Blocking. Raises OSError if the disk fails."""
+    named = {peft_name(name): each for name, each in of_adapter(tensors).items()}
     files.make_folder(folder, mode=0o755)
-    files.write_pieces(folder / "adapter_model.safetensors", _safetensors(tensors), mode=0o644)
+    files.write_pieces(folder / "adapter_model.safetensors", safetensors(named), mode=0o644)
     config = json.dumps(peft_config(terms, model), indent=2, ensure_ascii=True) + "\n"
     files.write(folder / "adapter_config.json", config.encode(), mode=0o644)
 
 
-def _safetensors(tensors: Tensors) -> Iterator[bytes | memoryview]:
-    """Yield a safetensors file: the size of a head, the head, the tensors in the order of their
-    names."""
-    named: Mapping[str, np.ndarray[Any, Any]] = {
-        peft_name(name): each for name, each in tensors.items()
-    }
+def safetensors(named: Mapping[str, NDArray[np.float32]]) -> Iterator[bytes | memoryview]:
+    """Yield a safetensors file in float32: the size of a head, the head, the tensors in the order
+    of their names."""
     head: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name in sorted(named):

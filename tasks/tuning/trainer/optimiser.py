@@ -1,4 +1,5 @@
-"""Initial tensors of an adapter, and AdamW (Loshchilov, Hutter 2019) in float32. No I/O.
+"""What a fine-tuning has learned so far, the initial tensors of an adapter, and AdamW (Loshchilov,
+Hutter 2019) in float32. No I/O.
 
 The results depend only on the inputs, bit for bit on one machine.
 """
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.adapters import MODULES, Module
-from ..interface import Gradients, TensorName
+from ...engine.layouts import Shape
+from ..interface import Gradients, LearnedName, TensorName
 from . import defaults
 from .errors import BadGradients
 from .order import noise
@@ -27,20 +29,20 @@ _A_STREAM: Final = 1 << 32  # streams of the seed from here on are for tensors
 
 @dataclass(slots=True)
 class Learned:
-    """Adapter and state of its optimiser after `step` steps.
+    """Tensors that are trained, and state of their optimiser after `step` steps.
 
     `norms` are those of the latest gradients, before they were clipped. Tensors without moments are
     frozen.
     """
 
     step: int
-    tensors: dict[TensorName, Array]
-    first: dict[TensorName, Array]  # moments
-    second: dict[TensorName, Array]
+    tensors: dict[LearnedName, Array]
+    first: dict[LearnedName, Array]  # moments
+    second: dict[LearnedName, Array]
     loss: float = 0.0  # of the last step, as a mean
     norms: list[float] = field(default_factory=list)
-    best: dict[TensorName, Array] = field(default_factory=dict)
-    """Adapter with the lowest held-out loss, or empty."""
+    best: dict[LearnedName, Array] = field(default_factory=dict)
+    """The tensors with the lowest held-out loss, or empty."""
     best_loss: float = math.inf
     best_step: int = 0
     round: "Round | None" = None
@@ -57,9 +59,9 @@ class Round:
     tokens: int = 0
 
 
-def tensor_shapes(settings: TuningSettings, shapes: Shapes) -> dict[TensorName, tuple[int, int]]:
-    """Return the shape of each tensor, in the order in which adapters store them."""
-    found: dict[TensorName, tuple[int, int]] = {}
+def tensor_shapes(settings: TuningSettings, shapes: Shapes) -> dict[LearnedName, Shape]:
+    """Return the shape of each tensor of an adapter, in the order in which adapters store them."""
+    found: dict[LearnedName, Shape] = {}
     for layer in range(settings.layers):
         for module in (each for each in MODULES if each in settings.modules):
             outputs, inputs = shapes[module]
@@ -68,26 +70,35 @@ def tensor_shapes(settings: TuningSettings, shapes: Shapes) -> dict[TensorName, 
     return found
 
 
-def begin(settings: TuningSettings, shapes: Shapes) -> Learned:
-    """Return the state before the first step: A uniform as in `peft`, B and the moments zero.
+def adapter_tensors(settings: TuningSettings, shapes: Shapes) -> dict[LearnedName, Array]:
+    """Return an adapter before the first step: A uniform as in `peft`, and B zero."""
+    found: dict[LearnedName, Array] = {}
+    for number, (name, shape) in enumerate(tensor_shapes(settings, shapes).items()):
+        is_a = isinstance(name, TensorName) and name.side == "A"
+        found[name] = _uniform(settings.seed, number, shape) if is_a else _zeros(shape)
+    return found
 
-    Tensors that are not trained have no moments.
+
+def begin(settings: TuningSettings, shapes: Shapes) -> Learned:
+    """Return the state of an adapter before the first step."""
+    return begin_from(settings, adapter_tensors(settings, shapes))
+
+
+def begin_from(settings: TuningSettings, tensors: dict[LearnedName, Array]) -> Learned:
+    """Return the state before the first step with these tensors. The moments are zero.
+
+    Tensors that are not trained have none.
     """
-    wanted = tensor_shapes(settings, shapes)
-    tensors = {
-        name: _uniform(settings.seed, number, shape) if name.side == "A" else _zeros(shape)
-        for number, (name, shape) in enumerate(wanted.items())
-    }
-    trained = {name: shape for name, shape in wanted.items() if settings.trains(name)}
+    trained = {name: each.shape for name, each in tensors.items() if settings.trains(name)}
     first, second = ({name: _zeros(shape) for name, shape in trained.items()} for _ in range(2))
     return Learned(0, tensors, first, second)
 
 
-def _zeros(shape: tuple[int, int]) -> Array:
+def _zeros(shape: Shape) -> Array:
     return np.zeros(shape, np.float32)
 
 
-def _uniform(seed: int, number: int, shape: tuple[int, int]) -> Array:
+def _uniform(seed: int, number: int, shape: Shape) -> Array:
     """Return values between -1 / sqrt(inputs) and 1 / sqrt(inputs)."""
     bits = noise(seed, _A_STREAM + number, shape[0] * shape[1]) >> np.uint64(40)
     unit = bits.astype(np.float32) * np.float32(2**-23) - np.float32(1)
@@ -124,7 +135,9 @@ def check(found: Gradients, learned: Learned, counted: int) -> float:
     return norm
 
 
-def _words(name: TensorName) -> str:
+def _words(name: LearnedName) -> str:
+    if not isinstance(name, TensorName):
+        return f"`{name.role}`"
     return f"{name.side} of `{name.module}` in layer {name.layer}"
 
 

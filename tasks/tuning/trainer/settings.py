@@ -11,7 +11,7 @@ from ....transport.message import Message, Root
 from ...engine.adapters import MODULES, AdapterTerms, Module, module_shapes
 from ...engine.defaults import MAX_RANK
 from ...engine.families import Architecture
-from ..interface import TensorName
+from ..interface import LearnedName, TensorName
 from . import defaults
 from .errors import TuningError
 
@@ -35,15 +35,20 @@ class Wishes:
     held_out: float | None = None  # share of the rows
     together: str | None = None  # name under which others average with this fine-tuning
     every: int | None = None  # steps between two exchanges with them
+    full: bool = False  # whether all weights are trained, instead of an adapter
 
 
 class TuningSettings(Message, frozen=True):
-    """Settings on which the result depends. With the data, they decide every bit of it."""
+    """Settings on which the result depends. With the data, they decide every bit of it.
+
+    With `full`, all weights of the model are trained. Rank, alpha and modules are those of an
+    adapter, and zero or empty then.
+    """
 
     root: Root  # of the model
-    rank: Annotated[int, Meta(ge=1, le=MAX_RANK)]
-    alpha: Annotated[float, Meta(gt=0, lt=1e6)]
-    modules: Annotated[tuple[Module, ...], Meta(min_length=1, max_length=len(MODULES))]
+    rank: Annotated[int, Meta(ge=0, le=MAX_RANK)]
+    alpha: Annotated[float, Meta(ge=0, lt=1e6)]
+    modules: Annotated[tuple[Module, ...], Meta(max_length=len(MODULES))]
     layers: Annotated[int, Meta(ge=1)]  # of the model; all of them are tuned
     rate: Annotated[float, Meta(gt=0, le=1)]
     warmup: Annotated[int, Meta(ge=0)]
@@ -58,6 +63,13 @@ class TuningSettings(Message, frozen=True):
     """Name under which the adapter is averaged with those of others, or ""."""
     every: Annotated[int, Meta(ge=1, le=defaults.STEPS_MOST)] = defaults.EVERY
     """Steps between two exchanges with them."""
+    full: bool = False
+
+    def check(self) -> None:
+        """Raise ValueError if the values contradict each other."""
+        of_adapter = (self.rank > 0, self.alpha > 0, bool(self.modules))
+        if of_adapter != (not self.full,) * 3:
+            raise ValueError("expected rank, alpha and modules of an adapter, or none with `full`")
 
     @property
     def terms(self) -> AdapterTerms:
@@ -65,10 +77,10 @@ class TuningSettings(Message, frozen=True):
         layers = tuple(range(self.layers))
         return AdapterTerms(self.root, self.rank, self.alpha, False, "F32", self.modules, layers)
 
-    def trains(self, name: TensorName) -> bool:
+    def trains(self, name: LearnedName) -> bool:
         """Return whether a tensor is trained. Nodes that average share one frozen A, so that the
         mean of each B is exact."""
-        return name.side == "B" or not self.together
+        return not (self.together and isinstance(name, TensorName) and name.side == "A")
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0: a linear rise, then half a cosine."""
@@ -81,8 +93,10 @@ class TuningSettings(Message, frozen=True):
 
 def check_wishes(wishes: Wishes, arch: Architecture, context: int) -> None:
     """Raise TuningError if a model cannot be tuned like this. Needs no data."""
+    if wishes.full:
+        _check_full(wishes)
     shapes = module_shapes(arch)
-    if not shapes:
+    if not shapes and not wishes.full:
         raise TuningError(
             "unsupported-model",
             f"models of the family {arch.family} have no modules that an adapter could change",
@@ -103,6 +117,17 @@ def check_wishes(wishes: Wishes, arch: Architecture, context: int) -> None:
         )
 
 
+def _check_full(wishes: Wishes) -> None:
+    """Raise TuningError if a wish is about an adapter, which full training has not."""
+    given = {"rank": wishes.rank, "alpha": wishes.alpha, "modules": wishes.modules}
+    for name in (name for name, value in given.items() if value is not None):
+        raise TuningError(
+            "bad-options",
+            f"`--{name}` is about an adapter, and `--full` trains all weights instead of one",
+            hint=f"leave out `--{name}` or `--full`",
+        )
+
+
 def row_length(wishes: Wishes, context: int) -> int:
     """Return the tokens of the longest row."""
     return wishes.length or min(defaults.LENGTH, context, defaults.LENGTHS[1])
@@ -112,7 +137,8 @@ def settle(
     wishes: Wishes, root: str, arch: Architecture, length: int, rows: int, seed: int
 ) -> TuningSettings:
     """Return the settings for a data set of `rows` rows. `seed` applies if none is wished."""
-    rank = wishes.rank or defaults.RANK
+    full = wishes.full
+    rank = 0 if full else wishes.rank or defaults.RANK
     batch = wishes.batch or defaults.BATCH
     held = held_out_rows(wishes.held_out, rows)
     steps = _steps(wishes, -(-(rows - held) // batch))
@@ -121,9 +147,9 @@ def settle(
         root=root,
         rank=rank,
         alpha=float(2 * rank) if wishes.alpha is None else wishes.alpha,
-        modules=_modules(wishes, arch),
+        modules=() if full else _modules(wishes, arch),
         layers=arch.layers,
-        rate=default_rate(arch.hidden) if wishes.rate is None else wishes.rate,
+        rate=default_rate(arch.hidden, full=full) if wishes.rate is None else wishes.rate,
         warmup=int(steps * defaults.WARMUP) if warmup is None else warmup,
         decay=defaults.DECAY if wishes.decay is None else wishes.decay,
         batch=batch,
@@ -133,13 +159,15 @@ def settle(
         held_out=held,
         look=_look(steps, batch, held),
         together=wishes.together or "",
-        every=wishes.every or defaults.EVERY,
+        every=wishes.every or (defaults.EVERY_WHOLE if full else defaults.EVERY),
+        full=full,
     )
 
 
-def default_rate(hidden: int) -> float:
+def default_rate(hidden: int, *, full: bool = False) -> float:
     """Return the default peak of the learning rate, rounded to two digits."""
-    return float(f"{min(defaults.RATE_MOST, defaults.RATE / hidden):.1e}")
+    rate = (defaults.RATE_WHOLE if full else defaults.RATE) / hidden
+    return float(f"{min(defaults.RATE_MOST, rate):.1e}")
 
 
 def held_out_rows(share: float | None, rows: int) -> int:

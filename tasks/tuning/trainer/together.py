@@ -19,12 +19,13 @@ from ...errors import TaskError
 from ..averaging.averager import Averager, AveragingNode, Judge, StartState, decode_base
 from ..averaging.codecs import Vector
 from ..averaging.errors import BadUpdate
-from ..averaging.lora import LoraTensors
+from ..averaging.layout import Averaged
 from ..averaging.steps import PeerUpdate, Step
-from ..interface import TensorName
+from ..interface import Batch, LearnedName
 from . import defaults
 from .errors import TuningError
 from .optimiser import Array, Learned, Round
+from .subject import Subject
 
 _LISTED: Final = 3  # updates that one sentence names
 _DIVERGED: Final = (
@@ -48,7 +49,7 @@ class Joint:
     """How a fine-tuning takes part in a run. `nursery` is that of the daemon's fine-tunings."""
 
     node: AveragingNode
-    lora: LoraTensors
+    averaged: Averaged
     nursery: trio.Nursery
     guard: Guard
     company: Company = field(default_factory=Company)
@@ -57,11 +58,15 @@ class Joint:
     async def together(self, learned: Learned, judge: Judge | None) -> AsyncIterator["Together"]:
         """Take part until the block ends. `learned` then begins at the last state that this node
         has."""
-        run, old = self.lora.run, learned.round
-        start = self.lora.start() if old is None else decode_base(run, old.base)
+        run, old = self.averaged.run, learned.round
+        start = (
+            await self.node.host.offload(self.averaged.flat, learned.tensors)
+            if old is None
+            else decode_base(run, old.base)
+        )
         averager = Averager(self.node, run, start, judge)
         async with self._running(averager):
-            found = Together(self.node.host, averager, self.lora, self.company)
+            found = Together(self.node.host, averager, self.averaged, self.company)
             await found.enter(learned)
             yield found
 
@@ -104,10 +109,12 @@ class Joint:
 class Together:
     """One trainer in one run."""
 
-    def __init__(self, host: Host, averager: Averager, lora: LoraTensors, company: Company) -> None:
+    def __init__(
+        self, host: Host, averager: Averager, averaged: Averaged, company: Company
+    ) -> None:
         self._host = host
         self._averager = averager
-        self._lora = lora
+        self._averaged = averaged
         self._company = company
         self._base = averager.base
         self._step_s = 0.0  # of the last step
@@ -134,7 +141,7 @@ class Together:
         done = _done(learned)
         if done <= 0:
             return False
-        if done >= self._lora.run.inner_steps or learned.step >= steps:
+        if done >= self._averaged.run.inner_steps or learned.step >= steps:
             return True
         left = self._averager.seconds_left()
         return left is not None and left < defaults.HASTE * self._step_s
@@ -147,7 +154,7 @@ class Together:
         assert learned.round is not None
         if self._others():
             self._company.told = "waits for the updates of the others"
-        values = await self._host.offload(self._lora.flat, learned.tensors)
+        values = await self._host.offload(self._averaged.flat, learned.tensors)
         try:
             base = await self._averager.exchange(self._base, values, max(learned.round.tokens, 1))
         except BadUpdate as error:
@@ -175,16 +182,15 @@ class Together:
     async def _take(self, learned: Learned, base: StartState) -> None:
         """Continue from a state. The optimiser's moments stay."""
         had = _done(learned) > 0
-        data = await self._host.offload(base.encode)
+        data = await self._host.offload(self._averager.checkpoint, base)
         tensors = await self._host.offload(self._tensors, base.values)
         learned.tensors.update(tensors)
         learned.round = Round(data, learned.step)
         self._base = base
         self._tell(base, had)
 
-    def _tensors(self, values: Vector) -> dict[TensorName, Array]:
-        every = self._lora.adapter(values).tensors
-        return {name: every[name].copy() for name in sorted(self._lora.trained)}
+    def _tensors(self, values: Vector) -> dict[LearnedName, Array]:
+        return {name: each.copy() for name, each in self._averaged.tensors(values).items()}
 
     # For the user.
 
@@ -207,6 +213,21 @@ class Together:
             else _words(step, rounds.own, rounds.refusals, had=had)
         )  # fmt: skip
         self._count()
+
+
+class HeldOutJudge:
+    """The held-out loss of shared values, on rows that this node chose."""
+
+    def __init__(self, subject: Subject, averaged: Averaged, held_out: Batch) -> None:
+        self._subject = subject
+        self._averaged = averaged
+        self._held_out = held_out
+
+    async def loss(self, values: Vector) -> float:
+        """Return the mean loss in nats. Raises TaskError if it cannot be computed now."""
+        tensors = {**self._averaged.frozen, **self._averaged.tensors(values)}
+        total, counted = await self._subject.loss(self._held_out, tensors)
+        return total / max(counted, 1)
 
 
 def _done(learned: Learned) -> int:

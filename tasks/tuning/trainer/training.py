@@ -18,16 +18,16 @@ import trio
 from ....transport.errors import ShoalError
 from ....transport.host.seam import Host
 from ...errors import NoRoute
-from ..averaging.lora import ChainJudge
-from ..interface import AdapterTensors, Batch, Gradients, TensorName, TuningChain
+from ..interface import Batch, Gradients, LearnedName
 from . import checkpoint, defaults, optimiser
 from .curve import Curve, Point
 from .errors import BadGradients, Diverged, Refused
-from .optimiser import Array, Learned, Shapes
+from .optimiser import Array, Learned
 from .order import RowSchedule
 from .rows import RowFile, counted
 from .settings import TuningSettings
-from .together import Company, Joint, Together
+from .subject import Subject
+from .together import Company, HeldOutJudge, Joint, Together
 
 T = TypeVar("T")
 _LOOK_ROWS: Final = 16  # held-out rows that are computed at once
@@ -79,7 +79,6 @@ class Task:
     """Task of a run. `folder` has its checkpoint; `data` is the digest of the rows."""
 
     settings: TuningSettings
-    shapes: Shapes
     folder: Path
     data: str
     joint: Joint | None = None
@@ -103,7 +102,7 @@ class TuningRun:
         self,
         host: Host,
         task: Task,
-        chain: TuningChain,
+        subject: Subject,
         curve: Curve,
         progress: Progress,
         pause: float = defaults.CHECKPOINT_PAUSE,
@@ -111,25 +110,24 @@ class TuningRun:
         self._host = host
         self._task = task
         self._settings = task.settings
-        self._chain = chain
+        self._subject = subject
         self._curve = curve
         self._progress = progress
         self._pause = pause
         self._path = task.folder / "checkpoint"
-        self._learned: Learned | None = None
         self._together: Together | None = None
         self._saved_at = self._noted_at = host.now()
+        self._save_s = 0.0  # that the last checkpoint took
         self._speeds: deque[tuple[float, int]] = deque(maxlen=defaults.SPEED_STEPS)
 
-    async def run(self) -> dict[TensorName, Array]:
-        """Run to the end, and return the adapter: the one with the lowest held-out loss, if there
-        are held-out rows, else the last one.
+    async def run(self) -> dict[LearnedName, Array]:
+        """Run to the end, and return the tensors: those with the lowest held-out loss, if there are
+        held-out rows, else the last ones.
 
         Raises TuningError if a file is damaged, or if gradients or the chain's refusals leave no
         way on. When it is cancelled, a checkpoint is written first.
         """
         rows, learned = await self._opened()
-        self._learned = learned
         settings = self._settings
         order = RowSchedule(rows.lengths, settings.batch, settings.seed, settings.held_out)
         await self._patiently(lambda: self._curve.open(learned.step))
@@ -156,7 +154,7 @@ class TuningRun:
             await self._step(learned, rows, order)
             await self._meet(learned)
             await self._note(learned, rows, order)
-            if self._host.now() - self._saved_at >= self._pause:
+            if self._host.now() - self._saved_at >= self._pause_now:
                 await self._save(learned)
         while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
             await trio.sleep(defaults.RETRY[1])
@@ -177,7 +175,7 @@ class TuningRun:
         if len(order.held_out):
             every = -(-len(order.held_out) // defaults.JUDGED_ROWS)
             batch = await self._host.offload(rows.batch, order.held_out[::every])
-            judge = ChainJudge(self._chain, joint.lora, batch)
+            judge = HeldOutJudge(self._subject, joint.averaged, batch)
         async with joint.together(learned, judge) as self._together:
             yield
 
@@ -200,24 +198,27 @@ class TuningRun:
         """Open the rows, and return the state of the last checkpoint or the first one."""
         store = self._task.store
         if store is None:
-            return await self._host.offload(self._open, None)
-        found = await store.load()
-        return await self._host.offload(self._open, found)
+            rows, learned = await self._host.offload(self._open, None)
+        else:
+            rows, learned = await self._host.offload(self._open, await store.load())
+        return rows, await self._patiently(self._begun) if learned is None else learned
 
-    def _open(self, found: Learned | None) -> tuple[RowFile, Learned]:
+    def _open(self, found: Learned | None) -> tuple[RowFile, Learned | None]:
         """Open the rows, and the checkpoint in the folder unless a state was found. Blocking."""
         task, files = self._task, self._host.files
         rows = RowFile(files, task.folder / "rows", task.data)
         if found is None:
-            found = checkpoint.load(files, self._path, task.settings, task.shapes, task.digest)
-        return rows, found or self._begun()
+            found = checkpoint.load(
+                files, self._path, task.settings, self._subject.shapes, task.digest
+            )
+        return rows, found
 
-    def _begun(self) -> Learned:
+    async def _begun(self) -> Learned:
         """Return the state before the first step."""
-        found, joint = optimiser.begin(self._settings, self._task.shapes), self._task.joint
+        tensors, joint = await self._subject.first(), self._task.joint
         if joint is not None:
-            found.tensors.update(joint.lora.frozen)
-        return found
+            tensors.update(joint.averaged.frozen)
+        return await self._host.offload(optimiser.begin_from, self._settings, tensors)
 
     async def _step(self, learned: Learned, rows: RowFile, order: RowSchedule) -> None:
         """Compute one step, and apply it."""
@@ -256,13 +257,12 @@ class TuningRun:
 
         Raises Diverged if those of BAD_GRADIENTS attempts were refused.
         """
-        adapter = AdapterTensors(self._settings.terms, learned.tensors)
         number, why = counted(batch), ""
         for attempt in range(defaults.BAD_GRADIENTS):
             if attempt:
                 await trio.sleep(defaults.RETRY[0])
             found = await self._patiently(
-                lambda: self._chain.gradients(batch, adapter, learned.first.keys())
+                lambda: self._subject.gradients(batch, learned.tensors, learned.first.keys())
             )
             try:
                 return found, await self._host.offload(optimiser.check, found, learned, number)
@@ -272,7 +272,7 @@ class TuningRun:
         raise Diverged(learned.step + 1, why)
 
     async def _look(self, learned: Learned, rows: RowFile, order: RowSchedule) -> float | None:
-        """Measure the held-out loss if it is due, and remember the adapter if it is the best."""
+        """Measure the held-out loss if it is due, and remember the tensors if they are the best."""
         settings, step = self._settings, learned.step
         if learned.round is not None:
             is_due = learned.round.began == step  # the values of one node alone are not the result
@@ -280,11 +280,10 @@ class TuningRun:
             is_due = step % settings.look == 0 or step == settings.steps
         if not len(order.held_out) or not is_due:
             return None
-        adapter = AdapterTensors(settings.terms, learned.tensors)
         total, number = 0.0, 0
         for at in range(0, len(order.held_out), _LOOK_ROWS):
             batch = await self._host.offload(rows.batch, order.held_out[at : at + _LOOK_ROWS])
-            loss, count = await self._losses(batch, adapter)
+            loss, count = await self._losses(batch, learned)
             total, number = total + loss, number + count
         held = total / number
         if held < learned.best_loss:
@@ -292,17 +291,16 @@ class TuningRun:
             learned.best_loss, learned.best_step = held, step
         return held
 
-    async def _losses(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
+    async def _losses(self, batch: Batch, learned: Learned) -> tuple[float, int]:
         """Return the loss of a batch. Repeats it while a chain returns a wrong one."""
         for attempt in range(defaults.BAD_GRADIENTS):
             if attempt:
                 await trio.sleep(defaults.RETRY[0])
-            loss, count = await self._patiently(lambda: self._chain.loss(batch, adapter))
+            loss, count = await self._patiently(lambda: self._subject.loss(batch, learned.tensors))
             if np.isfinite(loss) and loss >= 0 and count == counted(batch):
                 return loss, count
             self._say(f"the held-out loss is {loss} of {count} positions")
-        assert self._learned is not None
-        raise Diverged(self._learned.step, self._progress.trouble)
+        raise Diverged(learned.step, self._progress.trouble)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do some work, again and again until no stage is missing and the disk has space.
@@ -337,7 +335,7 @@ class TuningRun:
 
     async def _save(self, learned: Learned) -> bool:
         """Write a checkpoint. Return False if the disk refuses; the old one is still there then."""
-        self._saved_at = self._host.now()
+        began = self._saved_at = self._host.now()
         try:
             if self._task.store is not None:
                 await self._task.store.save(learned)
@@ -350,7 +348,14 @@ class TuningRun:
             self._say(f"no checkpoint since step {self._progress.saved}: {why.lower()}")
             return False
         self._progress.saved = learned.step
+        self._saved_at = self._host.now()
+        self._save_s = self._saved_at - began
         return True
+
+    @property
+    def _pause_now(self) -> float:
+        """Seconds until the next checkpoint. One with all weights of a model may have gigabytes."""
+        return max(self._pause, self._save_s / defaults.CHECKPOINT_SHARE)
 
     def _show(self, learned: Learned) -> None:
         """Update the figures of the progress."""
@@ -370,8 +375,8 @@ class TuningRun:
             self._progress.tell()
 
 
-def _copied(tensors: Mapping[TensorName, Array]) -> dict[TensorName, Array]:
-    """Return a copy. Blocking: tens of megabytes of a large model."""
+def _copied(tensors: Mapping[LearnedName, Array]) -> dict[LearnedName, Array]:
+    """Return a copy. Blocking: it may be gigabytes."""
     return {name: each.copy() for name, each in tensors.items()}
 
 

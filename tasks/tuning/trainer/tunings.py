@@ -7,7 +7,7 @@ were running when it ended.
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -25,18 +25,20 @@ from ...engine.families import Architecture
 from ...errors import TaskError
 from ..averaging.averager import AveragingNode
 from ..averaging.codecs import Codec
+from ..averaging.layout import Averaged
 from ..averaging.lora import LoraTensors
-from ..interface import TensorName, TuningChain
+from ..interface import LearnedName, LearnedTensors, TuningChain
 from . import checkpoint, defaults
 from .checkpoint import run_digest
 from .curve import Curve, Point, read, write_points
 from .encoding import Encoder, Note, write_rows
 from .errors import Damaged, TuningError
 from .folder import write_peft
-from .optimiser import Array, Learned
+from .optimiser import Array, Learned, tensor_shapes
 from .plan import Counts, Errand, PlanFile, TuningPlan
 from .rows import RowsWriter
 from .settings import TuningSettings, Wishes, check_wishes, row_length, settle
+from .subject import AdapterSubject, Subject
 from .together import Joint
 from .training import Progress, Task, TuningRun
 
@@ -57,6 +59,34 @@ ArchOf = Callable[[str], Awaitable[Architecture]]
 """Returns the architecture of the model with a root."""
 Named = Callable[[], Awaitable[set[str]]]
 """Returns the names that adapters have on this node."""
+
+
+class WholeTraining(Protocol):
+    """What trains all weights of a model on this node. `WholeModels` implements it."""
+
+    async def named(self) -> set[str]:
+        """Return the names that models have on this node."""
+        ...
+
+    async def check(self, root: str, arch: Architecture, length: int, *, together: bool) -> None:
+        """Raise TuningError if this node cannot train a model with rows of `length` tokens."""
+        ...
+
+    def subject(self, root: str) -> AbstractAsyncContextManager[Subject]:
+        """Provide the weights of a model until the block ends."""
+        ...
+
+    def averaged(self, name: str, root: str, arch: Architecture, every: int) -> Averaged:
+        """Return the weights of a model as they are averaged with others."""
+        ...
+
+    async def write(self, folder: Path, root: str, tensors: LearnedTensors) -> None:
+        """Write a trained model as a folder. Raises OSError if the disk fails."""
+        ...
+
+    async def publish(self, folder: Path, name: str) -> str:
+        """Add the model in a folder to the library. Return its root."""
+        ...
 
 
 State = tuple[Learned, Sequence[Point]]
@@ -101,6 +131,8 @@ class Surroundings:
     """Where adapters are averaged with those of other nodes, or None if they cannot be."""
     afar: Elsewhere | None = None
     """Where other nodes train them, or None if none may."""
+    whole: WholeTraining | None = None
+    """What trains all weights of a model, or None if nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +179,11 @@ class Tuning:
     def folder(self) -> Path:
         """Folder of its files."""
         return self.file.folder
+
+    @property
+    def result(self) -> Path:
+        """Folder of the result: an adapter for `peft`, or a model for `transformers`."""
+        return self.folder / ("model" if self.plan.settings.full else "adapter")
 
     @property
     def is_active(self) -> bool:
@@ -277,6 +314,8 @@ class Tunings:
                 hint="add `--movable`, or leave out `--seal`",
             )
         self._check_together(ask.wishes.together)
+        if ask.wishes.full:
+            await self._check_whole(ask, model)
         if ask.out is not None and await self._host.offload(self._is_used, ask.out):
             raise TuningError(
                 "folder-used",
@@ -285,16 +324,40 @@ class Tunings:
             )
         if ask.out is not None:
             await self._create(ask.out)
-        taken = await self._around.named() | {each.plan.name for each in self.all()}
+        taken = await self._taken(full=ask.wishes.full) | {each.plan.name for each in self.all()}
         name = self._free_name(ask, taken) if ask.name is None else naming.normal(ask.name)
         check_new_name(name)
         if name in taken:
             raise TuningError(
                 "name-taken",
-                f"an adapter or a fine-tuning of this node is called `{name}`",
+                f"a model, an adapter or a fine-tuning of this node is called `{name}`",
                 hint="choose another with `--name NAME`",
             )
         return name, str(ask.out or "")
+
+    async def _taken(self, *, full: bool) -> set[str]:
+        """Return the names that the result cannot have."""
+        whole = self._around.whole
+        return await (whole.named() if full and whole is not None else self._around.named())
+
+    async def _check_whole(self, ask: Request, model: Tunable) -> None:
+        """Raise TuningError unless this node can train all weights of a model."""
+        if ask.moves:
+            raise TuningError(
+                "stays",
+                "a fine-tuning of all weights stays on its node",
+                hint="leave out `--movable` or `--full`",
+            )
+        length, together = row_length(ask.wishes, model.context), ask.wishes.together is not None
+        await self._whole().check(model.root, model.arch, length, together=together)
+
+    def _whole(self) -> WholeTraining:
+        if self._around.whole is None:
+            raise TuningError(
+                "no-full", "this node cannot train all weights of a model",
+                hint="leave out `--full` to train an adapter",
+            )  # fmt: skip
+        return self._around.whole
 
     def _check_together(self, name: str | None) -> None:
         """Raise TuningError unless this node may average under this name."""
@@ -469,15 +532,19 @@ class Tunings:
         else:
             await self._settle(tuning, state="done", adapter=root)
 
-    async def _trained(self, tuning: Tuning) -> dict[TensorName, Array]:
+    async def _trained(self, tuning: Tuning) -> dict[LearnedName, Array]:
         settings = tuning.plan.settings
         arch = await self._arch(tuning)
         curve = tuning.curve = Curve(self._host, tuning.folder / "curve")
         joint = await self._host.offload(self._joint, settings, arch)
-        task = Task(settings, module_shapes(arch), tuning.folder, tuning.plan.data, joint)
+        task = Task(settings, tuning.folder, tuning.plan.data, joint)
+        if settings.full:
+            async with self._whole().subject(settings.root) as subject:
+                return await TuningRun(self._host, task, subject, curve, tuning.progress).run()
         chain = self._around.chains.chain(settings.root, arch)
         try:
-            return await TuningRun(self._host, task, chain, curve, tuning.progress).run()
+            subject = AdapterSubject(settings, module_shapes(arch), chain)
+            return await TuningRun(self._host, task, subject, curve, tuning.progress).run()
         finally:
             with trio.move_on_after(defaults.RETRY[0]) as leaving:
                 leaving.shield = True
@@ -492,7 +559,7 @@ class Tunings:
         return Errand(plan.settings, module_shapes(arch), run, tuning.folder / "rows", plan.data,
                       plan.model, plan.sealed)  # fmt: skip
 
-    async def _afar(self, tuning: Tuning) -> dict[TensorName, Array]:
+    async def _afar(self, tuning: Tuning) -> dict[LearnedName, Array]:
         """Have a fine-tuning trained by any node, and return the adapter."""
         afar = self._around.afar
         if afar is None:
@@ -517,7 +584,11 @@ class Tunings:
         """Return the state that is on this disk, or None if there is none. Blocking."""
         files, folder = self._host.files, tuning.folder
         learned = checkpoint.load(
-            files, folder / "checkpoint", errand.settings, errand.shapes, errand.run
+            files,
+            folder / "checkpoint",
+            errand.settings,
+            tensor_shapes(errand.settings, errand.shapes),
+            errand.run,
         )
         return None if learned is None else (learned, read(files, folder / "curve"))
 
@@ -562,11 +633,16 @@ class Tunings:
         node, nursery = self._around.averaging, self._nursery
         if node is None or nursery is None:
             raise TuningError("no-averaging", "this node cannot average with others")
-        lora = LoraTensors(
-            settings.together, settings.terms, arch, codec=Codec("int8"),
-            inner_steps=settings.every,
-        )  # fmt: skip
-        return Joint(node, lora, nursery, self._guard)
+        averaged: Averaged
+        if settings.full:
+            name, root = settings.together, settings.root
+            averaged = self._whole().averaged(name, root, arch, settings.every)
+        else:
+            averaged = LoraTensors(
+                settings.together, settings.terms, arch, codec=Codec("int8"),
+                inner_steps=settings.every,
+            )  # fmt: skip
+        return Joint(node, averaged, nursery, self._guard)
 
     async def _arch(self, tuning: Tuning) -> Architecture:
         """Return the architecture of the model, which may have to be fetched first."""
@@ -580,17 +656,17 @@ class Tunings:
             await trio.sleep(pause)
             pause = min(2 * pause, longest)
 
-    async def _published(self, tuning: Tuning, tensors: dict[TensorName, Array]) -> str:
-        """Write the adapter's folder, and add it to the library. Retries while the disk is full."""
-        plan, own = tuning.plan, tuning.folder / "adapter"
+    async def _published(self, tuning: Tuning, tensors: dict[LearnedName, Array]) -> str:
+        """Write the folder of the result, and add it to the library. Retries while the disk is
+        full."""
+        plan, own = tuning.plan, tuning.result
         pause, longest = defaults.RETRY
         while True:
             try:
                 for folder in [own, *([Path(plan.out)] if plan.out else [])]:
-                    await self._host.offload(
-                        write_peft, self._host.files, folder, plan.settings.terms, tensors,
-                        plan.model,
-                    )  # fmt: skip
+                    await self._write(plan, folder, tensors)
+                if plan.settings.full:
+                    return await self._whole().publish(own, plan.name)
                 return await self._around.publish(own, plan.name, plan.settings.root)
             except OSError as error:
                 where = error.filename or own
@@ -603,6 +679,16 @@ class Tunings:
             tuning.progress.tell()
             await trio.sleep(pause)
             pause = min(2 * pause, longest)
+
+    async def _write(self, plan: TuningPlan, folder: Path, tensors: LearnedTensors) -> None:
+        """Write a result: an adapter as `peft` would, or a model as `transformers` would."""
+        settings = plan.settings
+        if settings.full:
+            await self._whole().write(folder, settings.root, tensors)
+            return
+        await self._host.offload(
+            write_peft, self._host.files, folder, settings.terms, tensors, plan.model
+        )
 
     async def _settle(self, tuning: Tuning, **changes: object) -> None:
         """Change the plan, in memory and on the disk. If the disk is full, the next change writes
@@ -620,7 +706,9 @@ class Tunings:
         """Delete the files of a fine-tuning, the plan first. Blocking."""
         files = self._host.files
         files.remove(folder / "plan.json")
-        for inner in filter(self._is_own, (folder / "curve", folder / "adapter", folder)):
+        for inner in filter(
+            self._is_own, (folder / "curve", folder / "adapter", folder / "model", folder)
+        ):
             for entry in files.list(inner):
                 if not entry.is_folder:
                     files.remove(inner / entry.name)

@@ -8,6 +8,8 @@ from bench.worlds.calibration import PUBLISHED, Punched, punch
 from shoal.netsim.population.data import table
 from shoal.netsim.population.mix import DEFAULT, Population, can_punch, load, punch_rate, read
 
+pytestmark = pytest.mark.ci  # as the benchmarks themselves
+
 RATE, SPREAD = PUBLISHED
 
 

@@ -9,6 +9,8 @@ from shoal.dht.lookup.query import LookupSettings
 from shoal.dht.records.key import distance, node_key
 from shoal.transport.identity import peer_id_of
 
+pytestmark = pytest.mark.ci  # as the benchmarks themselves
+
 OFF = LookupSettings(paths=1, random_order=False, subnet_limits=False, doubt=False)
 
 

@@ -10,6 +10,8 @@ from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest
 from shoal.dht.lookup.query import LookupSettings
 from shoal.dht.records.record import open_record
 
+pytestmark = pytest.mark.ci  # as the benchmarks themselves
+
 
 @pytest.fixture(scope="module")
 def ring() -> Ring:

@@ -18,6 +18,7 @@ TUNING: dict[str, Any] = {
     "trouble": None, "error": None, "message": None, "hint": None, "adapter": None, "made": 1.7e9,
     "source": "/home/me/poems.jsonl", "folder": "/data/tuning/3fa9c1d20011", "out": None,
     "together": None, "company": None, "moves": False, "job": None, "trainer": None,
+    "full": False,
 }  # fmt: skip
 DONE = {**TUNING, "state": "done", "step": 120, "adapter": "cd" * 32, "left_s": None,
         "speed": None}  # fmt: skip
@@ -28,7 +29,7 @@ DATA: dict[str, Any] = {
 SETTINGS: dict[str, Any] = {
     "rank": 16, "alpha": 32.0, "modules": ["q_proj", "v_proj"], "rate": 0.0014, "warmup": 6,
     "decay": 0.0, "batch": 8, "length": 512, "steps": 120, "seed": 7, "held_out": 20, "look": 6,
-    "every": None,
+    "every": None, "full": False,
 }  # fmt: skip
 CURVE = [
     {"step": n, "loss": 4 - n / 60, "held_out": 4 - n / 80 if n % 6 == 0 else None}
@@ -98,6 +99,21 @@ def test_it_starts_follows_and_says_how_to_use_the_result(
     assert found.err.count("step 30 of 120 · loss 2.500 · held out 2.750 · 1,234 tokens/s") == 1
 
 
+def test_full_training_says_how_to_use_the_model(shoal: Any, replaced: Any, texts: Path) -> None:
+    asked: list[tuple[str, Any]] = []
+    full = {**DONE, "full": True}
+    begun = {**shown({**TUNING, "full": True}), "settings": {**SETTINGS, "full": True}}
+    replaced(daemon({"tuning_begin": begun, "tuning_follow": shown(full)}, asked))
+    found = shoal("finetune", "tiny", "--data", str(texts), "--full")
+    assert found.code == 0 and asked[0][1]["full"] is True, found.err
+    for words in ("120 steps, model tiny-poems", 'use it with `shoal run tiny-poems "TEXT"',
+                  f"on other nodes, `shoal run {'cd' * 32}`",
+                  "for `transformers`: /data/tuning/3fa9c1d20011/model",
+                  "the model is the one after step 24"):  # fmt: skip
+        assert words in found.out
+    assert "adapter" not in found.out and "peft" not in found.out
+
+
 def test_start_may_be_written_and_detach_does_not_follow(
     shoal: Any, replaced: Any, texts: Path
 ) -> None:
@@ -123,6 +139,10 @@ def test_start_may_be_written_and_detach_does_not_follow(
             "one of --epochs and --steps",
         ),
         (["tiny", "--data", "FILE", "--lenght", "5"], "--length"),
+        (["tiny", "--data", "FILE", "--full", "--rank", "4"], "--rank is about an adapter"),
+        (["tiny", "--data", "FILE", "--full", "--modules", "q_proj"], "--modules is about"),
+        (["tiny", "--data", "FILE", "--full", "--movable"], "stays on this node"),
+        (["tiny", "--data", "FILE", "--full", "--seal"], "stays on this node"),
     ],
 )
 def test_wrong_arguments(shoal: Any, texts: Path, args: list[str], words: str) -> None:

@@ -71,6 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.ci
 def test_every_command_of_the_guide(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +498,7 @@ def test_ctrl_c_keeps_the_figures_so_far(here: Path, start: Start) -> None:
     process.communicate()
 
 
+@pytest.mark.ci
 def test_strict_scenario_restarts_the_process(here: Path) -> None:
     (here / "strict.toml").write_text(ECHO.replace("[[host]]", "strict = true\n\n[[host]]", 1))
     for command in ("run", "sweep"):
@@ -529,24 +531,24 @@ def test_killed_sweep_continues(
     assert f"{done} of {done} seeds are already done" in err
 
 
-def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
-    end = time.monotonic() + 20
+def workers(process: "subprocess.Popen[str]", count: int) -> list[psutil.Process]:
+    """Wait until a sweep has started its processes. While trio is imported, ldconfig is another."""
+    end = time.monotonic() + 60
     while True:
-        found = psutil.Process(process.pid).children()
-        if found and all(one.cpu_times().user > 0.6 for one in found):
+        found = list[psutil.Process]()
+        for child in psutil.Process(process.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                found += [child] if "shoal.netsim.runs.worker" in child.cmdline() else []
+        if len(found) == count:
             return found
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def test_ctrl_c_in_a_sweep_is_quiet(start: Start) -> None:
     """The worker processes share the terminal's session, but ignore Ctrl-C and end with it."""
     process = start("sweep", "long.toml", "-j", "2")
-    end = time.monotonic() + 20
-    while not psutil.Process(process.pid).children():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    found = psutil.Process(process.pid).children()
+    found = workers(process, 2)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
@@ -586,9 +588,12 @@ def test_ctrl_c_just_before_a_sweep_waits_is_noticed(here: Path) -> None:
 
 def test_a_killed_sweep_leaves_no_process(start: Start) -> None:
     process = start("sweep", "long.toml", "-j", "1")
-    found = workers(process)
+    (found,) = workers(process, 1)
+    while found.cpu_times().user < 0.6:  # it runs the seed
+        assert found.is_running()
+        time.sleep(0.02)
     process.kill()
-    _, alive = psutil.wait_procs(found, timeout=15)
+    _, alive = psutil.wait_procs([found], timeout=15)
     process.communicate()
     assert not alive
 

@@ -132,6 +132,7 @@ def test_wrong_values_of_a_stranger_are_found_and_the_session_computes() -> None
     run(body)
 
 
+@pytest.mark.ci
 def test_without_the_recomputed_block_they_would_change_the_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

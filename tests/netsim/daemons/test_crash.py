@@ -62,6 +62,7 @@ def test_a_crash_costs_an_answer_a_pause(part: float) -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_any_stage_of_a_chain_may_crash_also_twice() -> None:
     async def body(world: World) -> None:
         a, b, asker = await three(world)

@@ -115,6 +115,7 @@ def test_one_daemon_boots_and_serves_the_embedded_model() -> None:
     assert run(body) == run(body, seed=2), "its text depends only on the prompt"
 
 
+@pytest.mark.ci
 def test_three_daemons_over_a_lossy_nat_give_the_text_of_one() -> None:
     expected = run(alone)
 
@@ -137,6 +138,7 @@ def test_a_node_without_an_engine_is_a_full_member() -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_the_same_seed_gives_the_same_packets() -> None:
     async def body(world: World) -> str:
         *_, daemon = await three(world)

@@ -165,6 +165,7 @@ def test_only_the_claimant_of_a_job_uses_others_for_its_author() -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_jobs_are_done_once_through_a_partition_and_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -429,6 +430,7 @@ def test_a_job_is_charged_to_its_author_at_every_stage() -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_hundreds_of_jobs_of_one_author_delay_no_other_author(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

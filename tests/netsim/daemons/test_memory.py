@@ -55,6 +55,7 @@ def preemptions(daemon: DaemonHandle, monkeypatch: pytest.MonkeyPatch) -> list[s
     return codes
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("stages", [1, 3])
 def test_twelve_answers_where_two_fit_are_complete_and_right(
     stages: int, monkeypatch: pytest.MonkeyPatch

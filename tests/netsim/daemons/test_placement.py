@@ -68,6 +68,7 @@ async def restart(daemons: list[DaemonHandle], pause: float) -> list[DaemonHandl
     return again
 
 
+@pytest.mark.ci
 def test_three_that_restart_shortly_after_each_other_share_the_model() -> None:
     """Two took the same layers, and others were missing for good."""
 

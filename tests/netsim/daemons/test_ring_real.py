@@ -3,6 +3,7 @@
 from functools import partial
 from math import inf
 
+import pytest
 import trio
 
 from bench.worlds.climber import TransportNode
@@ -86,6 +87,7 @@ class Real:
         tell.send_nowait(None)
 
 
+@pytest.mark.ci
 def test_they_take_the_same_way_and_nearly_the_same_time() -> None:
     """Links are kept from look-up to look-up on both sides; those of light nodes for 60 s."""
     ring = light()

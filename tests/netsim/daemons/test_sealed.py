@@ -14,6 +14,7 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.disk.disk import Folder
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
+from tests.marks import in_ci
 from tests.netsim.daemons.test_groups import found, join, newest, number_at, roles_at, run, until
 from tests.netsim.daemons.test_jobs import client, done, servers
 
@@ -54,6 +55,9 @@ def stored(node: DaemonHandle) -> dict[str, bytes]:
     return dict(walk(disk.root, ""))
 
 
+SEALED = (("outputs", 0), ("all", 0), (None, 200), ("outputs", 200))
+
+
 def with_word(node: DaemonHandle, word: str) -> list[str]:
     """Return the paths of all files that have a text, as JSON writes it."""
     said = json.dumps(word, ensure_ascii=False)[1:-1].encode()
@@ -88,8 +92,10 @@ async def answers_of(asker: DaemonHandle, job: str, rows: int) -> list[str]:
     return [row["text"] for row in answers]
 
 
-@pytest.mark.parametrize("seal", [None, "outputs", "all"])
-@pytest.mark.parametrize("rows", [0, 200])
+@pytest.mark.parametrize(
+    ("seal", "rows"),
+    [(None, 0), ("all", 200), *in_ci(*SEALED)],
+)
 def test_the_disks_of_others_have_no_text_of_a_sealed_job(seal: str | None, rows: int) -> None:
     """Texts that are not sealed are on the disk of each node that keeps the job, or its blob."""
 

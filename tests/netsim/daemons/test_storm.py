@@ -49,6 +49,7 @@ def test_a_storm_finds_a_daemon_that_breaks(
     assert any(said in line for line in Storm(3, nodes=5, seconds=10.0).run())
 
 
+@pytest.mark.ci
 def test_a_storm_finds_members_that_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.node.swarm.bootstrap.Bootstrap._keep", _nothing)
     assert any("is not linked with" in line for line in Storm(3, nodes=5, seconds=10.0).run())
@@ -114,6 +115,7 @@ async def _left(world: World) -> Counter[str]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("way", ["crash", "stop"])
 def test_a_hundred_lives_leave_nothing_behind(way: str) -> None:
     async def main() -> None:

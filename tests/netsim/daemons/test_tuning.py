@@ -47,6 +47,7 @@ from shoal.transport.errors import CallRefused
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.serving import IncomingStream
 from shoal.transport.link.stream import Stream
+from tests.marks import in_ci
 
 TINY = Path(__file__).parents[3] / "shoal" / "models" / "tiny"
 ARCH = architecture(json.loads((TINY / "config.json").read_text()))
@@ -155,7 +156,7 @@ def test_this_node_s_own_shard_is_a_stage() -> None:
     run(body)
 
 
-@pytest.mark.parametrize("how", ["crash", "hang", "worker", "refuse"])
+@pytest.mark.parametrize("how", ["crash", "worker", *in_ci("hang", "refuse")])
 def test_a_stage_that_fails_in_the_middle_of_a_step_is_replaced(how: str) -> None:
     async def body(world: World) -> None:
         *stages, trainer = await swarm(world, (0, 3), (3, 6), (3, 6))
@@ -218,9 +219,12 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "too long": lambda data: data + b"\0\0\0\0",
     "nothing": lambda data: b"",
 }
+SOME_LIES = ("not finite", "too short")
 
 
-@pytest.mark.parametrize("kind", LIES)
+@pytest.mark.parametrize(
+    "kind", [*SOME_LIES, *in_ci(*(kind for kind in LIES if kind not in SOME_LIES))]
+)
 def test_a_stage_that_lies_is_replaced(kind: str) -> None:
     """The trainer checks what comes back."""
 
@@ -342,6 +346,7 @@ def test_a_malformed_open_is_refused() -> None:
     hostile(test)
 
 
+@pytest.mark.ci
 def test_tunings_of_one_trainer_are_bounded_and_end() -> None:
     async def test(attacker: Attacker) -> None:
         for number in range(TUNINGS_PER_PEER):
@@ -533,7 +538,7 @@ def test_announced_bytes_are_not_allocated_before_they_arrive() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("method", ["tune.set", "tune.pass"])
+@pytest.mark.parametrize("method", ["tune.pass", *in_ci("tune.set")])
 def test_a_stage_that_only_shows_signs_of_life_is_replaced(method: str) -> None:
     async def body(world: World) -> None:
         *stages, trainer = await swarm(world, (0, 3), (3, 6), (3, 6))
@@ -622,7 +627,12 @@ def test_norms_are_believed_by_what_was_usual() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "counted"), [(-1.0, None), (1e9, None), (float("nan"), None), (1.0, 7), (1.0, 2**40)]
+    ("loss", "counted"),
+    [
+        (float("nan"), None),
+        (1.0, 7),
+        *in_ci((-1.0, None), (1e9, None), (1.0, 2**40)),
+    ],
 )
 def test_a_head_that_lies_about_the_loss_is_replaced(loss: float, counted: int | None) -> None:
     async def body(world: World) -> None:

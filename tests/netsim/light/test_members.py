@@ -133,6 +133,7 @@ def compare(seed: int, count: int) -> tuple[float, float]:
     return times
 
 
+@pytest.mark.ci
 def test_a_few_light_hosts_behave_like_whole_daemons() -> None:
     light, whole = compare(1, 10)  # with fewer hosts, a single draw would dominate
     assert whole / FACTOR <= light <= whole * FACTOR

@@ -173,6 +173,7 @@ async def test_full_disk_is_a_condition(world: World) -> None:
     assert (await nodes[0].status())["health"] == []
 
 
+@pytest.mark.ci
 async def test_early_records_reach_nodes_that_join_later(world: World) -> None:
     """The first node may leave at once, and an announcement lives for two hours."""
     first = await world.host("d0").start(engine=False)

@@ -2,6 +2,8 @@
 
 import gc
 
+import pytest
+
 from shoal.state.feeds.digest import Digest
 from shoal.state.feeds.entry import FeedName, Head
 from shoal.state.feeds.feed import NOWHERE, Feed
@@ -24,6 +26,7 @@ def kept() -> tuple[Feeds, Digest, Ends]:
     return feeds, digest, ends
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_feed_is_one_object_while_it_is_in_use() -> None:
     feeds, _, _ = kept()
     assert feeds.used(A.key, MEMBER) is None
@@ -35,6 +38,7 @@ def test_a_feed_is_one_object_while_it_is_in_use() -> None:
     assert feeds.used(A.key, MEMBER) is None and feeds.head(A.key, MEMBER) == HEAD
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_an_unarchived_feed_exists_while_it_is_in_use() -> None:
     feeds, digest, _ = kept()
     later = Feed(NAME, Head(4, 0, b"l" * 32), 70)
@@ -72,6 +76,7 @@ def test_a_dropped_feed_is_removed_completely() -> None:
     assert feeds.get(A.key, MEMBER) is None is feeds.used(A.key, JOBS)
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_own_feeds_stay_in_memory() -> None:
     feeds, _, _ = kept()
     feeds.hold(Feed(FeedName(A.peer, *JOBS)))

@@ -94,6 +94,7 @@ def full(kind: str, author: PeerId, make: Callable[[PeerId], Fact]) -> Document:
         ("jobs", pickiest_job),
     ],
 )
+@pytest.mark.usefixtures("own_garbage")
 def test_facts_take_no_more_than_they_weigh(kind: str, make: Callable[[PeerId], Fact]) -> None:
     views, weight, bare = Views(), 0, 0
     said = []

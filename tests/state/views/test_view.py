@@ -117,6 +117,7 @@ def test_a_watch_without_its_bound_holds_all_changes(monkeypatch: pytest.MonkeyP
     assert len(watch) == 3_000
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_an_abandoned_watch_costs_nothing() -> None:
     view = Sums()
     watch = view.watch()

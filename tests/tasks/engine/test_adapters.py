@@ -3,6 +3,7 @@
 import copy
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,20 @@ from shoal.tasks.engine.interface import HiddenEvent, Parts, Span
 from shoal.tasks.engine.kv.blocks import BlockPool
 from shoal.tasks.engine.messages import adapter_payload
 from shoal.transport.message import pack
+from tests.marks import in_ci
 from tests.tasks.engine.low_rank import Adapter, adapt, make_adapter
 
 JUNK: list[Any] = [None, -1, 2**63, "x", b"", [1], {}, [[[[[[[[]]]]]]]]]
+FAMILIES = ("Qwen2", "Qwen3", "Mistral", "Gemma2")
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"rank": 1},
+    {"rank": 16, "rslora": True},
+    {"modules": ("q_proj", "v_proj")},
+    {"modules": ("k_proj", "down_proj"), "layers": (1, 3)},
+    {"modules": ("up_proj",), "dtype": "BF16"},
+    {"dtype": "F16", "rank": 7},
+]
 PROMPT = [1, 5, 9, 33, 71, 2, 8, 64, 13, 7, 99, 40, 11, 3, 58, 21, 6, 17, 90, 45]
 
 
@@ -55,18 +67,11 @@ def rows(data: bytes) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"rank": 1},
-        {"rank": 16, "rslora": True},
-        {"modules": ("q_proj", "v_proj")},
-        {"modules": ("k_proj", "down_proj"), "layers": (1, 3)},
-        {"modules": ("up_proj",), "dtype": "BF16"},
-        {"dtype": "F16", "rank": 7},
-    ],
+    ("family", "options"),
+    [("Llama", options) for options in OPTIONS]
+    + [(family, {}) for family in FAMILIES]
+    + in_ci(*product(FAMILIES, OPTIONS[1:])),
 )
-@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma2"])
 def test_logits_are_those_of_merged_weights(
     checkpoint: Any, driver: Any, tmp_path: Path, family: str, options: dict[str, Any]
 ) -> None:

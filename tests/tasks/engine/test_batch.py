@@ -23,7 +23,8 @@ from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
 from shoal.tasks.engine.scheduler import StepCosts
 from shoal.tasks.engine.shard import Piece
 from shoal.tasks.inference.names import PrefixNames
-from tests.tasks.engine.test_llama import CASES
+from tests.marks import in_ci
+from tests.tasks.engine.test_llama import CASES, STEPS
 
 NAMES = PrefixNames(b"secret")
 FREE = StepCosts(0.0, 0.0, 0.0)
@@ -125,8 +126,13 @@ def blocks_are_counted(worker: Any) -> None:
 # Bit for bit.
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [(case, "float32") for case in STEPS]
+    + [(case, "bfloat16") for case in STEPS[:4]]
+    + in_ci(*((case, "float32") for case in CASES if case not in STEPS))
+    + in_ci(*((case, "bfloat16") for case in CASES if case not in STEPS[:4])),
+)
 def test_a_row_is_the_same_in_any_batch_and_however_its_prompt_is_cut(
     case: str, dtype: str, checkpoint: Any, driver: Any
 ) -> None:
@@ -401,6 +407,7 @@ def test_a_prefix_that_is_not_finite_is_not_found(
 # Many sessions in little memory, and memory in pieces.
 
 
+@pytest.mark.ci
 def test_a_thousand_sessions_pass_through_memory_for_ten(checkpoint: Any, driver: Any) -> None:
     made = checkpoint("Llama")
     worker = worker_of(made.shard(), driver, blocks=20)
@@ -489,7 +496,7 @@ def test_sessions_in_pieces_of_memory_are_exported_imported_and_continued(
     assert pieces > 3
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *in_ci(2, 3)])
 def test_sessions_in_fragmented_memory_do_not_touch_each_other(
     seed: int, checkpoint: Any, driver: Any
 ) -> None:

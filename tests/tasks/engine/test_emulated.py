@@ -54,6 +54,7 @@ def needs(*tools: str) -> None:
 # ---- everywhere
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(library_path() is None, reason="no compiler built the kernels")
 def test_the_suite_passes_the_kernels_of_this_machine(tmp_path: Path) -> None:
     needs("g++")

@@ -126,6 +126,7 @@ def test_the_list_has_the_families_that_packing_hardly_changes(case: str, checkp
     assert packing.is_at_most(rounding) == (family in PACKED_FAMILIES), (packing, rounding)
 
 
+@pytest.mark.ci
 def test_the_embedded_model_writes_the_same_text(tmp_path: Path) -> None:
     """This is the only trained model here; the prompts have words of its training."""
     folder = ROOT / "shoal" / "models" / "tiny"

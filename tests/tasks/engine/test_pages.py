@@ -32,6 +32,7 @@ def test_the_first_matrix_of_a_region_begins_at_a_large_page() -> None:
     assert Pages().take(3 << 20).data_ptr() % (2 << 20) == 0
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_region_takes_the_memory_of_what_is_written_and_is_freed_with_its_last_matrix() -> None:
     pages = Pages()
     first, second = pages.take(64 << 20), pages.take(64 << 20)

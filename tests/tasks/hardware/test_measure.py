@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from shoal.tasks.engine.compute.native.choice import KernelsInUse
 from shoal.tasks.engine.compute.native.library import Kernels
 from shoal.tasks.hardware import devices as devices_module
 from shoal.tasks.hardware import measure
-from shoal.tasks.hardware.defaults import PROBE_DISK_BYTES
+from shoal.tasks.hardware.defaults import PROBE_DISK_BYTES, READ_SECONDS, WRITE_SECONDS
 from shoal.tasks.hardware.devices import build, devices, judged, kernels
 from shoal.tasks.hardware.facts import Device, KernelSet, Speed
 from shoal.tasks.hardware.measure import Abandoned, Bench, Budget, load_rate, measured
@@ -55,10 +54,15 @@ def test_a_real_measurement_is_plausible(tmp_path: Path, descriptor: int) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_without_time_nothing_is_measured(tmp_path: Path, descriptor: int) -> None:
-    began = time.monotonic()
-    report = measured(str(tmp_path), 2**30, 2**33, Budget(0.0, descriptor))
-    assert time.monotonic() - began < 2.0
+def test_without_time_nothing_is_measured(
+    tmp_path: Path, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[str] = []
+    monkeypatch.setattr(Bench, "_timed", lambda bench, work: rounds.append("a product"))
+    for name in ("write", "pread"):
+        monkeypatch.setattr(os, name, lambda *_, name=name: rounds.append(name))
+    report = measured(str(tmp_path), 2**28, 2**33, Budget(0.0, descriptor))
+    assert rounds == []
     assert report.failed == "this machine was too busy or slow to measure everything"
     assert report.load_rate == 0.0 and not any(each.speed.batch for each in report.devices)
 
@@ -110,16 +114,28 @@ def test_the_disk_is_read_in_bounded_time_and_space(
     tmp_path: Path, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    write = os.write
+    write, read, now = os.write, os.pread, 0.0
 
-    def counted(descriptor: int, data: bytes) -> int:
+    def slow_write(descriptor: int, data: bytes) -> int:
+        nonlocal now
+        now += slow
         written.append(len(data))
         return write(descriptor, data)
 
-    monkeypatch.setattr(os, "write", counted)
-    began = time.monotonic()
-    assert load_rate(str(tmp_path), Budget(20.0, descriptor)) > 0
-    assert sum(written) <= PROBE_DISK_BYTES and time.monotonic() - began < 5.0
+    def slow_read(descriptor: int, count: int, offset: int) -> bytes:
+        nonlocal now
+        now += slow
+        return read(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    monkeypatch.setattr(os, "pread", slow_read)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    for slow in (0.1, 0.0001):
+        began = now
+        written.clear()
+        assert load_rate(str(tmp_path), Budget(20.0, descriptor)) > 0
+        assert sum(written) <= PROBE_DISK_BYTES
+        assert now - began < WRITE_SECONDS + READ_SECONDS + 3 * slow
 
 
 def test_equal_cards_are_measured_once(

@@ -159,8 +159,7 @@ async def away_for_seven_seconds(swarm: Swarm, name: str) -> None:
     "deed",
     [
         power_cut,
-        worker_hangs,
-        *in_ci(daemon_is_stopped, stages_miss_each_other, away_for_seven_seconds),
+        *in_ci(worker_hangs, daemon_is_stopped, stages_miss_each_other, away_for_seven_seconds),
     ],
 )
 def test_another_replica_takes_over_within_two_seconds(whole: Summary, deed: Deed) -> None:
@@ -218,6 +217,7 @@ def test_a_gateway_that_slept_continues(whole: Summary) -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_a_gateway_that_slept_fails_if_its_links_are_not_held(
     whole: Summary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -605,6 +605,7 @@ def test_one_job_comes_before_ten_thousand_of_another_author() -> None:
     assert desk.begin().job == lone
 
 
+@pytest.mark.ci
 def test_without_turns_one_job_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: without turns the job with the lowest hash is next."""
     monkeypatch.setattr(

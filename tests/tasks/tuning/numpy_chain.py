@@ -75,7 +75,7 @@ class NumpyChain:
             tensors[TensorName(layer, "q_proj", "B")] = scale * inner.T @ (x @ a.T)
             tensors[TensorName(layer, "q_proj", "A")] = scale * (inner @ b).T @ x
             slope = slope + inner @ weight
-        return Gradients(loss, counted, tensors)
+        return Gradients(loss, counted, dict(tensors.items()))
 
     async def loss(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
         await trio.lowlevel.checkpoint()

@@ -58,6 +58,7 @@ def carrier(link: Link) -> str:
     return next(path.medium for path in link.status.paths if path.used)
 
 
+@pytest.mark.ci
 async def test_udp_carries_a_long_path_where_there_is_traffic(world: World) -> None:
     a, link = await linked(world, 0.2)
     await trio.sleep(5)

@@ -226,6 +226,7 @@ async def test_a_false_name_is_told_as_one_more_place(world: World) -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.ci
 async def test_thirty_on_one_lan(world: World) -> None:
     """All know all in seconds, and stay quiet afterwards."""
     _, hosts = home(world, 30)

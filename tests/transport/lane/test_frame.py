@@ -139,6 +139,7 @@ def test_bombs_cost_little(name: str) -> None:
     assert time.perf_counter() - began < 0.5
 
 
+@pytest.mark.ci
 def test_without_the_bound_on_heads_a_bomb_is_costly() -> None:
     """Twin: the same bomb without the cap takes more than the cap allows."""
     tracemalloc.start()

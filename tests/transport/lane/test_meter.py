@@ -246,8 +246,9 @@ async def test_a_cap_down_holds_over_ten_seconds(world: World, links: int) -> No
     assert took[-2] < 0.3  # it comes behind what is under way on the same path
 
 
-async def test_without_a_cap_there_is_more(world: World) -> None:
+async def test_without_a_cap_there_is_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twin of both tests above."""
+    monkeypatch.setattr("tests.transport.lane.test_meter.MEASURE_S", 2.0)
     rates, _ = await measured(world, None, _fill, sent)
     assert rates[0] > 10 * CAP
 

@@ -61,6 +61,7 @@ async def many_pings(peer: RawPeer) -> None:
     "attack",
     [over_the_window, every_window_full, calls_that_do_not_end, many_streams, many_pings],
 )
+@pytest.mark.usefixtures("own_garbage")
 async def test_memory_stays(
     autojump_clock: Any, attack: Callable[[RawPeer], Awaitable[None]], drained: bool
 ) -> None:

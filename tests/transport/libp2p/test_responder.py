@@ -66,6 +66,7 @@ def peer_info(port: int) -> Any:
 @pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 )
+@pytest.mark.usefixtures("own_garbage")
 async def test_plaintext_is_refused() -> None:
     from libp2p.crypto.ed25519 import create_new_key_pair
     from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport

@@ -86,6 +86,7 @@ async def test_a_call_does_not_wait_behind_bulk(world: World) -> None:
     assert used > 0.9
 
 
+@pytest.mark.ci
 async def test_without_a_window_a_call_waits_behind_bulk(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ async def watch(flows: Sequence[Flow], seconds: float) -> list[float]:
     return [(each.received - had) * 8e-6 / seconds for each, had in zip(flows, before, strict=True)]
 
 
+@pytest.mark.ci
 async def test_a_lossy_link_is_used(world: World) -> None:
     """Reno and CUBIC would take a tenth: 0.5 % loss is one packet in two round trips."""
     async with running(*pair(world, link(100, 0.04, loss=0.005))) as (a, b):

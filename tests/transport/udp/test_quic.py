@@ -74,6 +74,7 @@ async def test_a_reader_that_stops_is_not_drowned(world: World) -> None:
     assert 60_000 < await _unread(world, limits) <= 100_000
 
 
+@pytest.mark.ci
 async def test_a_window_without_bounds_would_drown_it(world: World) -> None:
     assert await _unread(world, UdpLimits(window_bytes=1 << 40)) > 1_000_000
 

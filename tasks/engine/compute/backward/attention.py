@@ -77,6 +77,14 @@ def attend_reverse(
     return by_queries, by_keys, by_values
 
 
+def attended(triple: Triple, scoring: Scoring, window: int) -> torch.Tensor:
+    """Return the attention of queries, keys and values at once, as positions x values. torch can
+    record its derivative."""
+    queries, keys, values = map(_paired, triple, (triple[1].shape[2],) * 3)
+    mask = _mask(queries, window, scoring)
+    return _joined(_attend(queries, keys, values, scoring, mask), triple[0])
+
+
 def warm_up() -> None:
     """Compute one derivative, because the first one of a process takes longer."""
     with torch.inference_mode(False), torch.enable_grad():

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shoal.tasks.tuning.averaging.averager import decode_base
+from shoal.tasks.tuning.averaging.averager import decode_base, first_base
 from shoal.tasks.tuning.averaging.codecs import Codec
+from shoal.tasks.tuning.averaging.errors import BadUpdate
 from shoal.tasks.tuning.averaging.outer import OuterState
 from shoal.tasks.tuning.averaging.steps import Step
 from shoal.tasks.tuning.averaging.terms import RunTerms
@@ -122,6 +123,21 @@ def test_what_a_run_leaves_behind_is_deleted() -> None:
         assert not one.parcels._held
 
     run(TERMS, body)
+
+
+def test_a_checkpoint_has_the_errors_of_the_codec() -> None:
+    terms = replace(TERMS, values=300, codec=Codec("int4"))
+    base = first_base(terms, np.ones(300, np.float32))
+    residual = np.arange(300, dtype=np.float32)
+    data = replace(base, residual=residual).encode()
+    back = decode_base(terms, data)
+    assert back.residual is not None
+    np.testing.assert_array_equal(back.residual, residual)
+    np.testing.assert_array_equal(back.values, base.values)
+    residual[7] = np.nan
+    for bad in (data[:-4], data[:40], replace(base, residual=residual).encode()):
+        with pytest.raises(BadUpdate):
+            decode_base(terms, bad)
 
 
 def test_a_checkpoint_of_a_node_comes_back() -> None:

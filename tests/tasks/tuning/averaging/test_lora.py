@@ -11,8 +11,11 @@ from shoal.tasks.engine.adapters import AdapterTerms, module_shapes
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.tuning.averaging.aggregate import Weighed, aggregate, norm_of
 from shoal.tasks.tuning.averaging.errors import BadUpdate
-from shoal.tasks.tuning.averaging.lora import ChainJudge, LoraTensors
+from shoal.tasks.tuning.averaging.lora import LoraTensors
 from shoal.tasks.tuning.interface import AdapterTensors, Batch, Gradients, TensorName
+from shoal.tasks.tuning.trainer.settings import Wishes, settle
+from shoal.tasks.tuning.trainer.subject import AdapterSubject
+from shoal.tasks.tuning.trainer.together import HeldOutJudge
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -51,7 +54,7 @@ def test_the_tensors_come_back_and_start_as_nothing() -> None:
         assert tensor.shape == ((4, inputs) if name.side == "A" else (outputs, 4))
         assert bool(tensor.any()) == (name.side == "A")
     values = np.arange(lora.run.values, dtype=np.float32)
-    np.testing.assert_array_equal(lora.flat(lora.adapter(values).tensors), values)
+    np.testing.assert_array_equal(lora.flat(lora.tensors(values)), values)
     with pytest.raises(BadUpdate) as refused:
         lora.adapter(values[1:])
     assert refused.value.code == "wrong-shape"
@@ -111,9 +114,10 @@ class Counted:
 
 
 def test_the_judge_asks_the_chain_for_the_mean_loss() -> None:
-    lora = LoraTensors("ours", TERMS, ARCH)
+    lora, wishes = LoraTensors("ours", TERMS, ARCH), Wishes(rank=4, modules=TERMS.modules)
+    chosen = settle(wishes, TERMS.base, ARCH, 16, 40, 1)
     batch = Batch(np.zeros((2, 5), np.int32), np.zeros((2, 5), np.int32))
-    judge = ChainJudge(Counted(), lora, batch)
+    judge = HeldOutJudge(AdapterSubject(chosen, module_shapes(ARCH), Counted()), lora, batch)
     found = trio.run(judge.loss, np.ones(lora.run.values, np.float32))
     assert found == pytest.approx(lora.run.values / 10)
 

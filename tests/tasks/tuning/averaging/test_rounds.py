@@ -201,6 +201,40 @@ def test_poison_of_two_in_eight_is_refused(name: str) -> None:
         assert set(member.rounds.state.points) == attackers
 
 
+class Ridge(Hill):
+    """A trainer that begins where every change lowers the loss, as in a model of random weights."""
+
+    def loss(self, values: Vector) -> float:
+        return float(np.square(np.square(values) - 1).mean()) + 0.1
+
+
+@pytest.mark.parametrize("factor", [-1.0, -2.0, -4.0])
+def test_poison_is_refused_where_every_change_lowers_the_loss(factor: float) -> None:
+    """Alone, a reversed update lowers the loss of the first state. Beside a peer's own one it does
+    not, also if it is so large that a step would scale it down."""
+    start = first_state(np.zeros(VALUES, np.float32), TERMS.rule)
+    swarm = Volunteers(TERMS, start, 1)
+    for number in range(1, 7):
+        swarm.join(number, Ridge(number))
+    attackers = {swarm.join(each, Ridge(each), spoil=negated(factor)).peer for each in (7, 8)}
+    swarm.run(lambda: min(rounds(swarm)) >= 3)
+    honest = next(member for member in swarm.live() if member.peer not in attackers)
+    for head in honest.adopted:
+        step = honest.rounds.ledger.get(head)
+        assert step is not None and not attackers & {entry.peer for entry in step.accepted}
+        assert len(step.accepted) == 6
+
+
+def test_a_peer_that_is_late_judges_updates_alone() -> None:
+    """Else it would have no verdicts when the round closes."""
+    swarm = world(2)
+    late = swarm.join(3, Hill(3), seconds=1000.0)
+    swarm.run(TERMS.patience / 2)
+    assert not any(known.good for known in late.rounds._updates.values())
+    swarm.run(TERMS.patience)
+    assert [known.good for known in late.rounds._updates.values()] == [True, True]
+
+
 def test_an_update_on_an_earlier_state_is_refused() -> None:
     swarm = world(3)
     swarm.run(100)

@@ -190,6 +190,7 @@ def test_an_update_that_comes_again_in_a_later_round_is_judged_again() -> None:
     update, verdicts = Known(np.ones(VALUES, np.float32), 1.0), 0
     for number in range(1, 6):
         head, again = rounds.head, "22" * 32 if number in (1, 5) else f"{number}3" * 32
+        rounds.contributed(f"{number}1" * 32, update, 10, 0.0)
         rounds.offered(other, Offer(number, head, again, 10), 0.0)
         rounds.poll(0.0)
         rounds.decoded(again, update)
@@ -197,7 +198,6 @@ def test_an_update_that_comes_again_in_a_later_round_is_judged_again() -> None:
             if isinstance(action, JudgeUpdate):
                 verdicts += 1
                 rounds.judged(action.root, good=True)
-        rounds.contributed(f"{number}1" * 32, update, 10, 0.0)
         (compute,) = [each for each in rounds.poll(1.0) if isinstance(each, ComputeState)]
         rounds.computed(compute.step, compute.run(TERMS))
         rounds.signed(other, compute.step)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shoal.tasks.engine.adapters import module_shapes
-from shoal.tasks.tuning.interface import AdapterTensors, Batch, Gradients, TensorName
+from shoal.tasks.tuning.interface import AdapterTensors, Batch, Gradients, TensorName, of_adapter
 from shoal.tasks.tuning.trainer import optimiser
 from shoal.tasks.tuning.trainer.errors import BadGradients
 from tests.tasks.tuning.numpy_chain import ARCH, VOCABULARY, NumpyChain, settings
@@ -27,15 +27,15 @@ def batch(seed: int = 1) -> Batch:
 def test_the_gradients_of_the_stand_in_are_true() -> None:
     """The tests of the trainer would prove little otherwise."""
     learned = optimiser.begin(settings(), SHAPES)
-    for name, tensor in learned.tensors.items():
+    for name, tensor in of_adapter(learned.tensors).items():
         if name.side == "B":
             tensor += np.random.default_rng(2).normal(0, 0.1, tensor.shape).astype(np.float32)
     chain, one = NumpyChain(), batch()
-    found = chain.computed(one, AdapterTensors(settings().terms, learned.tensors))
-    for name in learned.tensors:
+    found = chain.computed(one, AdapterTensors(settings().terms, of_adapter(learned.tensors)))
+    for name in of_adapter(learned.tensors):
         losses = []
         for step in (1e-2, -1e-2):
-            moved = {**learned.tensors, name: learned.tensors[name].copy()}
+            moved = {**of_adapter(learned.tensors), name: learned.tensors[name].copy()}
             moved[name][1, 1] += step
             losses.append(chain.computed(one, AdapterTensors(settings().terms, moved)).loss)
         assert found.tensors[name][1, 1] == pytest.approx((losses[0] - losses[1]) / 2e-2, rel=0.02)
@@ -46,12 +46,15 @@ def test_steps_are_those_of_torch(decay: float) -> None:
     chosen = settings(decay=decay, warmup=0)
     learned = optimiser.begin(chosen, SHAPES)
     theirs = {
-        name: torch.nn.Parameter(torch.tensor(each)) for name, each in learned.tensors.items()
+        name: torch.nn.Parameter(torch.tensor(each))
+        for name, each in of_adapter(learned.tensors).items()
     }
     adamw = torch.optim.AdamW(theirs.values(), lr=1.0, weight_decay=decay, eps=1e-8)
     for step in range(6):
         one = batch(step)
-        found = NumpyChain().computed(one, AdapterTensors(chosen.terms, learned.tensors))
+        found = NumpyChain().computed(
+            one, AdapterTensors(chosen.terms, of_adapter(learned.tensors))
+        )
         norm = optimiser.check(found, learned, one.tokens.size)
         for name, each in theirs.items():
             each.grad = torch.tensor(found.tensors[name] / found.counted)
@@ -82,7 +85,7 @@ def changed(found: Gradients, tensor: Any) -> Gradients:
 
 def test_bad_gradients_are_refused_before_anything_changes() -> None:
     learned, one = optimiser.begin(settings(), SHAPES), batch()
-    good = NumpyChain().computed(one, AdapterTensors(settings().terms, learned.tensors))
+    good = NumpyChain().computed(one, AdapterTensors(settings().terms, of_adapter(learned.tensors)))
     norm = optimiser.check(good, learned, 24)
     learned.norms = [norm] * 5
     b = good.tensors[B0]
@@ -99,7 +102,7 @@ def test_bad_gradients_are_refused_before_anything_changes() -> None:
         "loss": replace(good, loss=float("nan")),
         "loss is -1": replace(good, loss=-1.0),
     }
-    before = {name: each.copy() for name, each in learned.tensors.items()}
+    before = {name: each.copy() for name, each in of_adapter(learned.tensors).items()}
     for words, case in cases.items():
         with pytest.raises(BadGradients, match=words):
             optimiser.check(case, learned, 24)
@@ -119,7 +122,7 @@ def test_the_rate_rises_and_falls() -> None:
 def test_a_norm_after_data_that_is_known_by_heart_is_no_lie() -> None:
     """Its gradients are nearly 0, and those of the next row are not."""
     learned, one = optimiser.begin(settings(), SHAPES), batch()
-    good = NumpyChain().computed(one, AdapterTensors(settings().terms, learned.tensors))
+    good = NumpyChain().computed(one, AdapterTensors(settings().terms, of_adapter(learned.tensors)))
     learned.norms = [1e-8] * 5
     quarter = {name: each * np.float32(0.25) for name, each in good.tensors.items()}
     assert 0.1 < optimiser.check(replace(good, tensors=quarter), learned, 24) < 1
@@ -136,7 +139,7 @@ def test_the_norm_does_not_depend_on_the_order_of_the_tensors() -> None:
     for attempt in range(20):
         tensors = {
             name: random.normal(0, 10.0 ** random.integers(-3, 3), each.shape).astype(np.float32)
-            for name, each in learned.tensors.items()
+            for name, each in of_adapter(learned.tensors).items()
         }
         norms = set[float]()
         for _ in range(10):

@@ -1,10 +1,15 @@
 """Settings that follow from what a user asked for, the model and the data."""
 
+import hashlib
+
 import pytest
+from msgspec.structs import replace
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.families import Architecture
+from shoal.tasks.tuning.interface import WeightName
 from shoal.tasks.tuning.trainer import defaults
+from shoal.tasks.tuning.trainer.checkpoint import run_digest
 from shoal.tasks.tuning.trainer.errors import TuningError
 from shoal.tasks.tuning.trainer.settings import (
     TuningSettings,
@@ -14,6 +19,7 @@ from shoal.tasks.tuning.trainer.settings import (
     held_out_rows,
     settle,
 )
+from shoal.transport.message import pack
 from tests.tasks.tuning.numpy_chain import ARCH
 
 ROOT = "ab" * 32
@@ -91,3 +97,23 @@ def _recurrent() -> Architecture:
             "tie_word_embeddings": False,
         }
     )  # fmt: skip
+
+
+def test_full_training_has_no_adapter() -> None:
+    found = chosen(full=True)
+    assert (found.rank, found.alpha, found.modules, found.full) == (0, 0.0, (), True)
+    assert found.rate == default_rate(ARCH.hidden, full=True) and found.every == 110
+    assert found.trains(WeightName("model.norm.weight"))
+    for change in ({"rank": 4}, {"full": False}, {"modules": ("q_proj",)}):
+        with pytest.raises(ValueError, match="rank, alpha and modules"):
+            replace(found, **change).check()
+    with pytest.raises(ValueError, match="rank, alpha and modules"):
+        replace(chosen(), full=True).check()
+
+
+def test_checkpoints_of_adapters_from_before_full_training_are_still_theirs() -> None:
+    fields = chosen().fields()
+    assert "full" not in fields
+    old = hashlib.sha256(pack(["shoal-tuning/1", fields, "cd" * 32])).hexdigest()
+    assert run_digest(chosen(), "cd" * 32) == old
+    assert run_digest(chosen(full=True), "cd" * 32) != old

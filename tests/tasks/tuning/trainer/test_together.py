@@ -13,9 +13,17 @@ from safetensors.numpy import load
 
 from shoal.netsim.world import World
 from shoal.tasks.tuning.averaging import codecs
-from shoal.tasks.tuning.interface import NOT_COUNTED, AdapterTensors, Batch, TensorName
+from shoal.tasks.tuning.interface import (
+    NOT_COUNTED,
+    AdapterTensors,
+    Batch,
+    LearnedName,
+    TensorName,
+)
 from shoal.tasks.tuning.trainer.errors import TuningError
+from shoal.tasks.tuning.trainer.optimiser import Array
 from shoal.tasks.tuning.trainer.tunings import Tuning
+from tests.tasks.tuning.bigram import SHAPES, TABLE, Bigram
 from tests.tasks.tuning.numpy_chain import LAYERS, NumpyChain, settings
 from tests.tasks.tuning.trainer.together import Trainer, lines, turned
 
@@ -199,6 +207,72 @@ def test_alone_a_killed_one_ends_with_the_same_bytes(at: int) -> None:
         await trainer.tunings.resume(tuning)
         await until(is_done(tuning))
         found.append(trainer.published[0]["bytes"])
+
+    run(whole)
+    run(stopped)
+    assert wanted == found
+
+
+FULL: dict[str, Any] = {
+    "full": True, "rank": None, "modules": None, "rate": 0.05, "steps": 60, "held_out": 0.3,
+}  # fmt: skip
+
+
+def table_loss(trainer: Trainer) -> float:
+    """Return the loss of the table that a trainer has published."""
+    table = np.frombuffer(trainer.whole.published[-1][1], np.float32).reshape(SHAPES[TABLE])
+    tensors: dict[LearnedName, Array] = {TABLE: table}
+    total, counted = trio.run(Bigram().loss, held_out(), tensors)
+    return total / counted
+
+
+def test_all_weights_are_averaged_and_poison_is_refused() -> None:
+    losses = dict[str, float]()
+
+    async def body(crew: Crew, name: str) -> None:
+        trainers = [await crew.made(rows=30) for _ in range(1 if name == "alone" else 3)]
+        if name == "poisoned":
+            trainers.append(await crew.made(rows=30))
+            trainers[3].whole.spoil = -1.0
+        tunings = [await each.begin(**FULL) for each in trainers]
+        honest = tunings[:3]
+        await until(is_done(*honest))
+        crews[name] = trainers
+        companies = [tuning.progress.company for tuning in honest]
+        refused = [0 if each is None else each.refused for each in companies]
+        assert min(refused) >= 5 if name == "poisoned" else max(refused) == 0
+
+    crews = dict[str, list[Trainer]]()
+    for name in ("alone", "together", "poisoned"):
+        run(partial(body, name=name))
+        losses[name] = table_loss(crews[name][0])
+    assert [name for name, _ in crews["together"][0].whole.published] == ["tiny-data"]
+    assert losses["together"] < 0.9 * losses["alone"], losses
+    assert losses["poisoned"] < 1.03 * losses["together"], losses
+
+
+@pytest.mark.parametrize("at", [3, 10, 17, 25])
+def test_alone_a_killed_full_training_ends_with_the_same_bytes(at: int) -> None:
+    """The checkpoint has the errors of the codec in earlier rounds."""
+    wanted, found = list[bytes](), list[bytes]()
+
+    async def whole(crew: Crew) -> None:
+        trainer = await crew.made()
+        await until(is_done(await trainer.begin(**{**FULL, "steps": 30, "held_out": 0.0})))
+        wanted.append(trainer.whole.published[0][1])
+
+    async def stopped(crew: Crew) -> None:
+        trainer = await crew.made()
+        tuning = await trainer.begin(**{**FULL, "steps": 30, "held_out": 0.0})
+        await until(lambda: tuning.progress.step >= at)
+        await trainer.tunings.stop(tuning)
+        assert 0 < tuning.progress.saved < 30
+        await trainer.machine.crash()
+        await trainer.machine.restart()
+        tuning = trainer.tunings.all()[0]
+        await trainer.tunings.resume(tuning)
+        await until(is_done(tuning))
+        found.append(trainer.whole.published[0][1])
 
     run(whole)
     run(stopped)

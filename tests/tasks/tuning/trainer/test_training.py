@@ -18,7 +18,9 @@ from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.trainer import checkpoint, defaults
 from shoal.tasks.tuning.trainer.curve import Curve
 from shoal.tasks.tuning.trainer.errors import Damaged, Diverged, Refused
+from shoal.tasks.tuning.trainer.optimiser import tensor_shapes
 from shoal.tasks.tuning.trainer.rows import RowsWriter, TrainingRow, file_digest
+from shoal.tasks.tuning.trainer.subject import AdapterSubject
 from shoal.tasks.tuning.trainer.training import Progress, Task, TuningRun
 from shoal.transport.host.real import RealHost
 from tests.dht.models import FakeHost
@@ -54,8 +56,9 @@ class Run:
     async def run(self, chain: NumpyChain, pause: float = 0.0) -> dict[Any, Any]:
         self.curve = Curve(self.host, self.folder / "curve")
         digest = file_digest(self.host.files, self.folder / "rows")
-        self.task = Task(self.settings, SHAPES, self.folder, digest)
-        training = TuningRun(self.host, self.task, chain, self.curve, self.progress, pause)
+        self.task = Task(self.settings, self.folder, digest)
+        subject = AdapterSubject(self.settings, SHAPES, chain)
+        training = TuningRun(self.host, self.task, subject, self.curve, self.progress, pause)
         return await training.run()
 
     def bytes(self) -> bytes:
@@ -190,7 +193,11 @@ async def test_gradients_that_stay_bad_end_it_and_keep_the_checkpoint(
     with pytest.raises(Diverged, match=r"step 5 failed repeatedly: .*loss is inf"):
         await run.run(NumpyChain(disturb))
     learned = checkpoint.load(
-        run.host.files, run.folder / "checkpoint", run.settings, SHAPES, run.task.digest
+        run.host.files,
+        run.folder / "checkpoint",
+        run.settings,
+        tensor_shapes(run.settings, SHAPES),
+        run.task.digest,
     )
     assert learned is not None and learned.step == 4
 
@@ -276,7 +283,8 @@ async def test_a_full_disk_does_not_lose_the_last_checkpoint(
         seen[number] = run.progress.saved, run.progress.trouble
         failing[0] = 5 <= number < 9
         if number == 8:
-            held = checkpoint.load(files, run.folder / "checkpoint", run.settings, SHAPES,
+            every = tensor_shapes(run.settings, SHAPES)
+            held = checkpoint.load(files, run.folder / "checkpoint", run.settings, every,
                                    run.task.digest)  # fmt: skip
             assert held is not None and held.step == 4
 

@@ -20,8 +20,10 @@ from shoal.tasks.tuning.trainer import defaults
 from shoal.tasks.tuning.trainer.checkpoint import load
 from shoal.tasks.tuning.trainer.curve import Curve, Point
 from shoal.tasks.tuning.trainer.errors import TuningError
+from shoal.tasks.tuning.trainer.optimiser import tensor_shapes
 from shoal.tasks.tuning.trainer.plan import Errand
 from shoal.tasks.tuning.trainer.settings import Wishes
+from shoal.tasks.tuning.trainer.subject import AdapterSubject
 from shoal.tasks.tuning.trainer.training import Progress, Task, TuningRun
 from shoal.tasks.tuning.trainer.tunings import (
     Request,
@@ -33,6 +35,7 @@ from shoal.tasks.tuning.trainer.tunings import (
 )
 from shoal.transport.identity import PeerId
 from tests.dht.models import FakeHost
+from tests.tasks.tuning.bigram import Bigrams
 from tests.tasks.tuning.numpy_chain import ARCH, VOCABULARY, NumpyChain
 
 pytestmark = pytest.mark.trio
@@ -71,6 +74,7 @@ class Node:
         self.disturb: Callable[[int], Any] | None = None
         self.fail: Exception | None = None
         self.afar: Afar | None = None
+        self.whole: Bigrams | None = None
         self.data = folder / "data.jsonl"
         self.data.write_text("".join(json.dumps(line) + "\n" for line in LINES))
 
@@ -94,7 +98,7 @@ class Node:
         async def named() -> set[str]:
             return self.names
 
-        around = Surroundings(self, arch_of, publish, named, afar=self.afar)
+        around = Surroundings(self, arch_of, publish, named, afar=self.afar, whole=self.whole)
         tunings = Tunings(self.host, self.folder / "tuning", around)
         async with trio.open_nursery() as nursery:
             await nursery.start(tunings.run)
@@ -138,7 +142,7 @@ class Afar:
             raise self.fail
         folder = self.folder / "afar"
         folder.mkdir(exist_ok=True)
-        task = Task(errand.settings, errand.shapes, folder, errand.data)
+        task = Task(errand.settings, folder, errand.data)
         (folder / "rows").write_bytes(errand.rows.read_bytes())
         curve = Curve(self.host, folder / "curve")
 
@@ -146,12 +150,19 @@ class Afar:
             if len(curve.points) >= self.until:
                 raise NoRoute("no node has layer 1")
 
-        training = TuningRun(self.host, task, NumpyChain(disturb), curve, progress)
+        training = TuningRun(
+            self.host, task, AdapterSubject(errand.settings, errand.shapes, NumpyChain(disturb)),
+            curve, progress,
+        )  # fmt: skip
         try:
             await training.run()
         finally:
             learned = load(
-                self.host.files, folder / "checkpoint", errand.settings, errand.shapes, errand.run
+                self.host.files,
+                folder / "checkpoint",
+                errand.settings,
+                tensor_shapes(errand.settings, errand.shapes),
+                errand.run,
             )
             if learned is not None:
                 self.state = learned, curve.points

@@ -29,6 +29,7 @@ from shoal.transport.errors import DialFailed
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity
 from shoal.transport.link.link import Link
+from tests.tasks.tuning.bigram import Bigrams
 from tests.tasks.tuning.numpy_chain import ARCH, VOCABULARY, NumpyChain
 
 PORT = 4001
@@ -95,6 +96,7 @@ class Trainer:
         self.spoil: Callable[[Gradients], Gradients] | None = None
         self.step_s = STEP_S
         self.published: list[dict[Any, Any]] = []
+        self.whole = Bigrams()
         self.lives = 0
 
     @property
@@ -119,7 +121,10 @@ class Trainer:
             for address in self.others:
                 (await self.endpoint.dial(address, timeout=10)).keep()
             self.node = AveragingNode(host, state, self.identity.peer, self.parcels)
-            around = Surroundings(self, self._arch_of, self._publish, self._named, self.node)
+            self.whole.step_s = self.step_s
+            around = Surroundings(
+                self, self._arch_of, self._publish, self._named, self.node, whole=self.whole
+            )
             self.tunings = Tunings(host, Path("/tuning"), around)
             await nursery.start(self.tunings.run)
             task_status.started(self)

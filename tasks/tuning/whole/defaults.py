@@ -1,0 +1,18 @@
+"""Constants of full training, each with its unit."""
+
+from typing import Final
+
+PART_POSITIONS: Final = 1024  # of a batch that are computed at once, unless one row has more
+LOGITS: Final = 1 << 24  # values in memory at once, unless LEAST_ROWS positions have more
+LEAST_ROWS: Final = 16
+FLOAT: Final = 4  # bytes
+COPIES: Final = 7
+"""Copies of the weights: they and their gradient in the process, and in the trainer they, their
+gradient, two moments, and the best so far."""
+COPIES_TOGETHER: Final = 12
+"""And in averaging: the shared values and their momentum before and after a round, what the codec
+has lost, the checkpoint of these, and the updates of this node and three others."""
+NICE: Final = 10  # of the process, so that answers come first
+STOP_GRACE: Final = 2.0  # seconds in which the process may end
+START_S: Final = 120.0  # seconds in which it must start. Importing torch takes seconds
+SOME: Final = 64 << 20  # bytes of weights that are read from the chunk store at once

@@ -1,0 +1,141 @@
+"""Daemon's part of the process that trains a whole model: starts it, and asks it."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from ....transport.errors import HostError
+from ....transport.host.seam import Child, Host
+from ....transport.message import pack
+from ...engine.defaults import THREAD_BYTES
+from ...engine.process import WaitingChannel, environment
+from ...engine.wire import Buffer, Header, SharedPayload, WireClosed, WireError
+from ...errors import SessionError
+from ..interface import Batch
+from .defaults import START_S, STOP_GRACE
+
+CHILD: Final = f"{__package__}.child"
+Array = NDArray[np.float32]
+
+
+class NetworkProcess:
+    """A process with one network. `open` starts it, and a failure ends it."""
+
+    def __init__(self, host: Host, threads: int) -> None:
+        self._host = host
+        self._threads = threads
+        self._child: Child | None = None
+        self._channel: WaitingChannel | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the process has a network."""
+        return self._channel is not None
+
+    async def open(self, config: Mapping[str, object]) -> None:
+        """Start the process, with the network of a config.json. Its weights are zero.
+
+        Raises SessionError if it does not start or refuses the config.
+        """
+        await self.aclose()
+        arguments = ["--threads", str(self._threads)]
+        try:
+            child = await self._host.spawn(CHILD, arguments, environment(self._threads))
+        except (OSError, HostError) as error:
+            raise SessionError("worker-crashed", f"the process did not start: {error}") from None
+        self._child, self._channel = child, WaitingChannel(child.socket.fileno())
+        with trio.move_on_after(START_S) as started:
+            await self._ask(("open",), pack(dict(config)))
+        if started.cancelled_caught:
+            raise SessionError("worker-crashed", f"the process did not start in {START_S:.0f} s")
+
+    async def set(self, role: str, values: Array) -> None:
+        """Replace a weight."""
+        data = np.ascontiguousarray(values, "<f4").data.cast("B")
+        await self._ask(("set", role), data)
+
+    async def compute(self, batch: Batch, *, back: bool) -> tuple[float, int]:
+        """Return the loss of a batch, as a sum in nats, and the number of counted positions. If
+        `back`, also compute the derivatives."""
+        rows, length = batch.tokens.shape
+        parts = (batch.tokens, batch.targets)
+        data = b"".join(np.ascontiguousarray(each, "<i4").tobytes() for each in parts)
+        match await self._ask(("compute", rows, length, back), data):
+            case (("ok", float(loss), int(counted)), _):
+                return loss, counted
+        raise await self._broken("its reply is malformed")
+
+    async def gradient(self, role: str, shape: tuple[int, ...]) -> Array:
+        """Return the derivative of the last loss by a weight."""
+        _, payload = await self._ask(("gradient", role), b"")
+        if len(payload) != 4 * int(np.prod(shape)):
+            raise await self._broken("its reply has another size")
+        return np.frombuffer(payload, "<f4").reshape(shape)
+
+    async def aclose(self) -> None:
+        """End the process."""
+        child, channel = self._child, self._channel
+        self._child = self._channel = None
+        if channel is not None:
+            channel.close()
+        if child is not None:
+            await child.stop(STOP_GRACE)
+
+    async def _ask(self, header: Header, data: Buffer) -> tuple[Header, memoryview]:
+        """Return the reply to a request. Raises SessionError if it is refused, or the process ends.
+
+        Whatever goes wrong, the process is ended: a late reply would be taken for that to the next
+        request.
+        """
+        answered = False
+        try:
+            if self._channel is None:
+                raise SessionError("worker-crashed", "the process that trains has ended")
+            reply = await self._exchanged(self._channel, header, data)
+            answered = True
+        except (WireClosed, WireError):
+            raise await self._broken("it closed the connection") from None
+        finally:
+            if not answered:
+                with trio.CancelScope(shield=True):
+                    await self.aclose()
+        match reply[0]:
+            case ("ok", *_):
+                return reply
+            case ("refused", str(code), str(message)):
+                raise SessionError(code, message)
+        raise await self._broken("its reply is malformed")
+
+    async def _exchanged(
+        self, channel: WaitingChannel, header: Header, data: Buffer
+    ) -> tuple[Header, memoryview]:
+        await self._host.offload(channel.put, header, data)
+        while not channel.flush():
+            await channel.wait_writable()
+        while True:
+            await channel.wait_readable()
+            for found, payload in channel.arrived(THREAD_BYTES):
+                if isinstance(payload, SharedPayload):
+                    try:
+                        return found, await self._host.offload(payload.read)
+                    finally:
+                        payload.close()
+                return found, payload
+
+    async def _broken(self, why: str) -> SessionError:
+        """End the process, and return the error for it."""
+        status, child = "", self._child
+        if child is not None:
+            with trio.move_on_after(STOP_GRACE, shield=True), suppress(OSError):
+                status = f" (status {await child.wait()})"
+            with trio.CancelScope(shield=True):
+                await self.aclose()
+        return SessionError(
+            "worker-crashed",
+            f"the process that trains the model failed{status}: {why}",
+            hint="the memory of this machine may not suffice; it is started again",
+        )
