@@ -27,7 +27,7 @@ LEAST = {"min", "max", "nlargest", "nsmallest"}  # without a key
 ORDERED = {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "deque", "chain", "sum"}
 ORDERED_METHODS = {"join", "extend", "fromkeys", "from_iterable"}
 DRAWS = {"choice", "sample", "shuffle"}
-# What a loop may do to other collections without a trace of its order.
+# Methods by which a loop may change other collections without a trace of its order.
 UNORDERED_DEEDS = {"add", "discard", "remove"}
 WHY = (
     "the order of a set depends on PYTHONHASHSEED or on addresses: sort it, or use a dict or a "
