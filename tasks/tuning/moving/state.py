@@ -204,7 +204,7 @@ class Vault:
 
     async def _drop(self, saved: Saved) -> None:
         needed = frozenset[str]().union(*(each.roots for each in self._latest.values()))
-        for root in saved.roots - needed:
+        for root in sorted(saved.roots - needed):
             await self._shelf.drop(root)
 
     async def load(self, kept: KeptWork, terms: CheckpointTerms) -> LoadedCheckpoint:
