@@ -422,7 +422,7 @@ class Shelf(Shelves):
             if root not in self._library.blobs.roots():
                 return
             own = await self._library.parts(root)
-            for other in self._library.everything() - {root}:
+            for other in sorted(self._library.everything() - {root}):
                 with suppress(ModelError):  # a damaged blob has no chunks to preserve
                     own -= await self._library.parts(other)
             self._storage.withdraw(root)

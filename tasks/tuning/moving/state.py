@@ -209,7 +209,7 @@ class Vault:
 
     async def _drop(self, roots: frozenset[str]) -> None:
         needed = frozenset[str]().union(*(each.roots for each in self._latest.values()))
-        for root in roots - needed:
+        for root in sorted(roots - needed):
             await self._shelf.drop(root)
 
     async def load(

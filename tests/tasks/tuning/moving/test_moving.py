@@ -356,6 +356,15 @@ async def test_bad_specs(changes: dict[str, Any]) -> None:
     assert read_tuning(pack_tuning(good)) == good
     with pytest.raises(BadSpec):
         read_tuning(pack({**good.fields(), **changes}))
-    with pytest.raises(BadSpec):
-        read_tuning(pack(TuningSpec(ROOT, settings(together="us"), good.rows, good.data)))
+    whole = settings(full=True, rank=0, alpha=0.0, modules=())
+    for bad, words in (
+        (settings(together="us"), "does not move"),
+        (whole, "does not move"),
+        (settings(rank=0), "rank, alpha and modules"),
+        (settings(alpha=0.0), "rank, alpha and modules"),
+        (settings(modules=()), "rank, alpha and modules"),
+        (settings(full=True), "rank, alpha and modules"),
+    ):
+        with pytest.raises(BadSpec, match=words):
+            read_tuning(pack(TuningSpec(ROOT, bad, good.rows, good.data)))
     await trio.lowlevel.checkpoint()
