@@ -259,8 +259,7 @@ class ChunkExchange:
         missing = await self._host.offload(store.missing, digests)
         wanted = {digest: sizes[digest] for digest in missing}
         self._library.usage.note_used(root)
-        if self._quota is not None:
-            await self._quota.evict_for(sum(wanted.values()), asked=asked)
+        await self._make_room(root, sum(wanted.values()), asked=asked)
         if on_full is None:
             await self._host.offload(store.require_space, sum(wanted.values()))
         total = sum(sizes[digest] for digest in dict.fromkeys(digests))
@@ -287,6 +286,20 @@ class ChunkExchange:
         finally:
             self._fetches[root].remove(fetch)
             if not self._fetches[root]:
+                del self._fetches[root]
+
+    async def _make_room(self, root: str, needed: int, *, asked: bool) -> None:
+        """Evict content for the chunks of a root, but not that root.
+
+        Raises QuotaFull if that is impossible.
+        """
+        if self._quota is None:
+            return
+        self._fetches.setdefault(root, [])  # so `root` is in use
+        try:
+            await self._quota.evict_for(needed, asked=asked)
+        finally:
+            if not self._fetches.get(root, True):
                 del self._fetches[root]
 
     async def fetch_blob(
