@@ -12,12 +12,15 @@ the pooled states from the mean of its last hidden states; goal 1e-4. `ok` also
 asks that the greedy text in float32 is that of transformers; that in bfloat16 without an adapter,
 given the same tokens, the engine's choice differs from transformers' only where both logits are
 within 2 units of the last place (merged weights are rounded in other places); and that each row of
-logits has the same bits in all of these ways.
+logits has the same bits in all of these ways. `error_bfloat16` is the mean distance of the engine's
+and of transformers' logits from those that the same weights give in float32: both round.
 """
 
 import argparse
+import copy
 import itertools
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -118,9 +121,11 @@ class Checkpoint:
         means: np.ndarray[Any, Any] = found.float().mean(0).numpy()
         return means
 
-    def logits(self, tokens: Sequence[int]) -> np.ndarray[Any, Any]:
+    def logits(self, tokens: Sequence[int], *, exact: bool = False) -> np.ndarray[Any, Any]:
+        """Return the logits. If `exact`, compute them from the same weights in float32."""
+        model = copy.deepcopy(self.model).float() if exact else self.model
         with torch.inference_mode():
-            found: torch.Tensor = self.model(torch.tensor([tokens])).logits[0]
+            found: torch.Tensor = model(torch.tensor([tokens])).logits[0]
         rows: np.ndarray[Any, Any] = found.float().numpy()
         return rows
 
@@ -265,6 +270,8 @@ class Found:
     worst: float = 0.0
     worst_mean: float = 0.0
     worst_adapted: float = 0.0  # of those with an adapter
+    errors: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "theirs": []})
+    """In bfloat16: the mean distance from the logits of the same weights in float32."""
     texts: int = 0
     wrong_texts: int = 0
     rows: int = 0
@@ -343,6 +350,10 @@ def compare(model: Checkpoint, tokens: Sequence[int], found: Found, quick: bool)
     if model.adapter:
         found.worst_adapted = max(found.worst_adapted, off)
     found.rows += len(theirs)
+    if model.dtype == "bfloat16" and not model.adapter:
+        exact = model.logits([*tokens, *text[:-1]], exact=True)
+        for side, rows in (("ours", ours), ("theirs", theirs)):
+            found.errors[side].append(float(np.abs(rows - exact).mean()))
     for mine, other in zip(ours, theirs, strict=True):
         tie = model.dtype == "bfloat16" and (bool(model.adapter) or is_tie(mine, other))
         if mine.argmax() != other.argmax() and not tie:
@@ -387,6 +398,9 @@ def measure(quick: bool) -> dict[str, Any]:
         "rows_with_other_bits": {dtype: each.other_bits for dtype, each in found.items()},
         "worst_mean": float(f"{exact.worst_mean:.2g}"),
         "worst_bfloat16": float(f"{half.worst:.2g}"),
+        "error_bfloat16": {
+            side: float(f"{statistics.mean(each):.3g}") for side, each in half.errors.items()
+        },
     }
 
 

@@ -16,13 +16,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from worlds.longcontext import lengthen
 from worlds.recorded import (
+    CONTEXT,
     LAPTOP,
     Text,
     acceptance,
     build,
     gsm8k,
-    lengthen_context,
     measure,
     swe_agent,
 )
@@ -55,7 +56,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few texts")
     parser.add_argument("--traces", type=Path, default=find_traces(), help="recorded texts")
     args = parser.parse_args()
-    lengthen_context()
+    lengthen(CONTEXT)
     agent = swe_agent(args.traces / "swe-agent", 3 if args.quick else 24)
     maths = gsm8k(args.traces / "gsm8k" / "test.jsonl", 4 if args.quick else 24)
     found = {

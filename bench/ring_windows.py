@@ -16,15 +16,16 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from worlds.longcontext import lengthen
 from worlds.recorded import (
     CARD,
+    CONTEXT,
     LAPTOP,
     Machine,
     Text,
     acceptance,
     build,
     gsm8k,
-    lengthen_context,
     measure,
     swe_agent,
 )
@@ -64,7 +65,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few texts and sides")
     parser.add_argument("--traces", type=Path, default=find_traces(), help="recorded texts")
     args = parser.parse_args()
-    lengthen_context()
+    lengthen(CONTEXT)
     agent = swe_agent(args.traces / "swe-agent", 3 if args.quick else 12)
     maths = gsm8k(args.traces / "gsm8k" / "test.jsonl", 3 if args.quick else 12)
     rates = ran(agent, CARD, sides(args.quick))

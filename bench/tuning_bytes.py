@@ -1,12 +1,14 @@
 """Bytes that 4 workers exchange until they reach the loss of synchronous training, against its own.
 
 Two tasks (`bench/worlds/tinytraining.py`): LoRA of the embedded model on a domain that it has never
-seen, and full training of a small model from the beginning. Synchronous training exchanges the
-gradients of all trained values (of A and B for LoRA) in each step by a ring all-reduce in float32,
-the cheapest exact way. The same workers then train by rounds with the real checks, codecs and
-aggregation (the network is virtual, and counts the fetched updates), each with its part of the text
-and the same batches. A round has `inner` steps. Training ends when the held-out loss is within 1 %
-of the final loss of synchronous training, and after 20 rounds at the earliest for the small model.
+seen, and full training of a small model from the beginning, which is that of `shoal finetune
+--full`: its network, optimiser, schedule and codec (`bench/worlds/wholetraining.py`). Synchronous
+training exchanges the gradients of all trained values (of A and B for LoRA) in each step by a ring
+all-reduce in float32, the cheapest exact way. The same workers then train by rounds with the real
+checks, codecs and aggregation (the network is virtual, and counts the fetched updates), each with
+its part of the text and the same batches. A round has `inner` steps. Training ends when the
+held-out loss is within 1 % of the final loss of synchronous training, and after 20 rounds at the
+earliest for the small model.
 
 `value` has the factors of bytes; goals: 50 for LoRA, 400 for full training. `rounds` is the number
 of rounds that were needed, and `steps` what synchronous training took, in rounds of as many steps.
@@ -21,16 +23,19 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-from worlds.tinytraining import Full, Lora, Task, Worker, synchronous, synchronous_bytes
-from worlds.volunteers import Volunteers
+from worlds import wholetraining
+from worlds.tinytraining import Lora, Worker, synchronous, synchronous_bytes
+from worlds.volunteers import Trainer, Volunteers
+from worlds.wholetraining import WholeTask, WholeWorker
 
-from shoal.tasks.tuning.averaging.codecs import Codec
+from shoal.tasks.tuning.averaging.codecs import Codec, Vector
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.terms import RunTerms
+from shoal.tasks.tuning.trainer.defaults import EVERY_WHOLE
 
 MEASURES = (
     "tasks/tuning", "tasks/engine", "transport", "state/views", "bench/worlds/tinytraining.py",
-    "bench/worlds/volunteers.py",
+    "bench/worlds/volunteers.py", "bench/worlds/wholetraining.py",
 )  # fmt: skip
 
 WORKERS: Final = 4
@@ -40,53 +45,89 @@ MOST: Final = 2.0  # times the rounds of synchronous training, after which the l
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One task: rounds of synchronous training, inner steps of each, and the codec."""
+    """One task: rounds of synchronous training, inner steps of each, and the least rounds."""
 
-    make: Callable[[], Task]
+    make: Callable[[int, int], "Setting"]
     rounds: int
     inner: int
-    codec: Codec
-    least: int  # rounds
+    least: int
     goal: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is trained: the terms of its run, the first values, the held-out loss of others, the
+    loss that synchronous training ends with, the values that this exchanges, and the workers."""
+
+    terms: RunTerms
+    start: Vector
+    loss: Callable[[Vector], float]
+    synchronous: Callable[[], float]
+    values: int
+    worker: Callable[[int], Trainer]
+
+
+def lora(inner: int, steps: int) -> Setting:
+    """LoRA of the embedded model."""
+    task = Lora()
+    start = task.start()
+    terms = RunTerms(
+        name="bench", subject=b"", values=start.size, codec=Codec("int4"), inner_steps=inner
+    )
+    return Setting(
+        terms, start, task.loss, lambda: synchronous(task, WORKERS, steps),
+        task.synchronous_values, lambda number: Worker(task, number, WORKERS, inner),
+    )  # fmt: skip
+
+
+def full(inner: int, steps: int) -> Setting:
+    """All weights of a small model."""
+    task = WholeTask(inner, steps)
+    start = task.start()
+    return Setting(
+        task.averaged.run, start, task.loss, lambda: wholetraining.synchronous(task, WORKERS),
+        start.size, lambda number: WholeWorker(task, number, WORKERS, start),
+    )  # fmt: skip
 
 
 def plans(*, quick: bool) -> dict[str, Plan]:
     return {
-        "lora": Plan(Lora, 2 if quick else 8, 5 if quick else 20, Codec("int4"), 1, 50.0),
-        "full": Plan(Full, 3 if quick else 20, 20 if quick else 110, Codec("int4"),
+        "lora": Plan(lora, 2 if quick else 8, 5 if quick else 20, 1, 50.0),
+        "full": Plan(full, 3 if quick else 20, 20 if quick else EVERY_WHOLE,
                      3 if quick else 20, 400.0),
     }  # fmt: skip
 
 
 def compare(plan: Plan) -> dict[str, object]:
     """Return the figures of one task."""
-    task, began = plan.make(), time.process_time()
-    start, steps = task.start(), plan.rounds * plan.inner
-    before = task.loss(start)
-    goal = synchronous(task, WORKERS, steps)
+    began, steps = time.process_time(), plan.rounds * plan.inner
+    task = plan.make(plan.inner, steps)
+    before = task.loss(task.start)
+    goal = task.synchronous()
     synchronous_s = time.process_time() - began
-    terms = RunTerms(
-        name="bench", subject=b"", values=start.size, codec=plan.codec, inner_steps=plan.inner
-    )
-    swarm = Volunteers(terms, first_state(start, terms.rule), 1)
-    for worker in range(WORKERS):
-        swarm.join(worker + 1, Worker(task, worker, WORKERS, plan.inner))
+    print(f"synchronous: {goal:.4f}, {synchronous_s:.0f} s", file=sys.stderr, flush=True)
+    swarm = Volunteers(task.terms, first_state(task.start, task.terms.rule), 1)
+    for number in range(WORKERS):
+        swarm.join(number + 1, task.worker(number))
     loss, rounds = before, 0
     while rounds < MOST * plan.rounds and (loss > WITHIN * goal or rounds < plan.least):
         rounds += 1
         swarm.run(lambda least=rounds: _least_round(swarm) >= least)  # type: ignore[misc]
         loss = task.loss(swarm.live()[0].rounds.state.values)
         cpu = time.process_time()
-        print(f"round {rounds}: {loss:.4f} of {WITHIN * goal:.4f}, {cpu:.0f} s", file=sys.stderr)
+        print(
+            f"round {rounds}: {loss:.4f} of {WITHIN * goal:.4f}, {cpu:.0f} s",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
     ours = sum(member.fetched for member in swarm.live())
-    theirs = synchronous_bytes(task.synchronous_values, WORKERS, steps)
+    theirs = synchronous_bytes(task.values, WORKERS, steps)
     return {
         "factor": round(theirs / ours, 1),
         "reached": loss <= WITHIN * goal,
         "loss": [round(each, 4) for each in (before, goal, loss)],
         "rounds": [rounds, plan.rounds],
         "inner_steps": plan.inner,
-        "codec": plan.codec.name,
+        "codec": task.terms.codec.name,
         "bytes": [ours, theirs],
         "refused": sorted({e.code for m in swarm.live() for e in m.rounds.refusals.values()}),
         "cpu_s": [round(time.process_time() - began - synchronous_s, 1), round(synchronous_s, 1)],

@@ -70,9 +70,7 @@ def as_readable_json(value: "View | Json") -> str:
     from ..node.control.messages.encoding import plain
 
     text = json.dumps(plain(value), indent=1, ensure_ascii=False)
-    if text.replace("\n", "").isprintable() and text.isascii():
-        return text
-    return "".join(json.dumps(c)[1:-1] if c != "\n" and naming.is_hidden(c) else c for c in text)
+    return naming.escaped(text, keep="\n", spell=lambda each: json.dumps(each)[1:-1])
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:

@@ -220,7 +220,7 @@ class NameResolver:
                 vouched.setdefault(each.voucher.peer, each)  # `said` lists nearer sources first
         if not asked.name:
             bare = {asked.prefix} if is_digest(asked.prefix) else set()
-            for root in {*self._known(), *bare}:
+            for root in sorted({*self._known(), *bare}):
                 if asked.fits("", root):
                     of_root.setdefault(("", root), {})
         found = [self._meaning(name, root, vouched) for (name, root), vouched in of_root.items()]

@@ -58,6 +58,7 @@ RECLAIM_PAUSE = 30.0  # seconds between two reactions to a later record or epoch
 MEMBER_LINKS = 8  # links up to which members are dialled; peers' dials add to them
 MORE_LINKS = 16  # links up to which members are dialled while any member has no witness
 LOST_LINKS = 64  # links up to which members that have lost their link are dialled
+REGAINED_LINKS = (2.0, 1 / 60)  # links to lost members beyond MEMBER_LINKS: at once, and per second
 FIRST_LINKS = 3  # links up to which members are dialled at once, and not one by one
 LINK_PAUSE = 30.0  # seconds between two dials beyond FIRST_LINKS
 DIALS = 8  # concurrent dials

@@ -139,7 +139,7 @@ class Listing(Directory):
                 changes[field] = tuple(changes[field])[:most]
         if "shards" in changes:
             changes["shards"], changes["runs"] = self._numbered(changes["shards"])
-        signed = {field: changes.pop(field) for field in _SIGNED & changes.keys()}
+        signed = {field: changes.pop(field) for field in sorted(_SIGNED & changes.keys())}
         said = replace(self._said, **changes)
         if said != self._said:
             self._check(said)

@@ -319,7 +319,7 @@ class State:
 
     def _lost(self, names: Sequence[FeedName] | None) -> None:
         authors = None if names is None else {name.author for name in names}
-        self.replica.lost(authors)
+        self.replica.lost(None if authors is None else sorted(authors))
         self._losses.set()
         if authors is None or self._identity.peer in authors:
             self.own.renew()
@@ -377,7 +377,7 @@ class State:
         young = not before.knows(own)
         self._regrouped |= {
             public_key_of(peer): None
-            for peer in peers
+            for peer in sorted(peers)
             if young or before.role(peer) != group.order.role(peer)
         }
         if young and not group.young:  # until now, the facts of all authors counted
@@ -442,4 +442,6 @@ class State:
             self._unused = trio.Event()
             if gone := self.interest.expire(self._host.now()):
                 async with self.replication.turn():
-                    await self.replica.forget([plot for plot in gone if not self.interest(plot)])
+                    await self.replica.forget(
+                        [plot for plot in sorted(gone) if not self.interest(plot)]
+                    )

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-GROWTH_BYTES = 300 << 20  # of the process, between two full collections of garbage
+GROWTH_BYTES = 500 << 20  # of the process, between two full collections of garbage
 NEVER = 1 << 30
 COLLECTING_PAUSE = 5.0  # seconds between two lines while tests are collected
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

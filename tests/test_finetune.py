@@ -158,3 +158,60 @@ def test_killed_and_moved_between_nodes_it_ends_with_the_same_bytes(
         assert weights(found) == weights(staying)
         curves = [home.ask("tuning_show", tuning=name)["curve"] for name in ("moving", "staying")]
         assert curves[0] == curves[1] and len(curves[0]) == 120
+
+
+def test_all_weights_are_trained_killed_and_the_model_answers(data: Path, tmp_path: Path) -> None:
+    """The node has no `--model`, so it serves the result beside the embedded model."""
+    plain = ("--no-lan", "--memory", "1GiB")
+    options = ("--full", "--steps", "12", "--batch", "2", "--length", "32", "--seed", "5")
+
+    def weights_of(view: dict[str, Any]) -> bytes:
+        return (Path(view["folder"]) / "model" / "model.safetensors").read_bytes()
+
+    with daemons() as run:
+
+        def start() -> Daemon:
+            node = run(tmp_path / "node", *plain)
+            node.wait_until(lambda status: status["serving"]["phase"] == "serving")
+            return node
+
+        def tune(name: str, *more: str) -> Any:
+            return shoal("finetune", "tiny", "--data", str(data), "--node", str(node.data),
+                         *options, "--name", name, *more)  # fmt: skip
+
+        node = start()
+        done = tune("whole", "--out", str(tmp_path / "out"))
+        assert done.returncode == 0, done.stderr
+        assert "12 steps, model whole" in done.stdout and "`shoal run whole" in done.stdout
+        first = node.ask("tuning_show", tuning="whole")
+        losses = [point["loss"] for point in first["curve"]]
+        assert losses[-1] < losses[0] and first["tuning"]["full"]
+        assert (tmp_path / "out" / "model.safetensors").read_bytes() == weights_of(first["tuning"])
+
+        assert tune("again", "--detach").returncode == 0
+        until(node, "again", lambda view: view["step"] >= 3)
+        node.kill()
+        node = start()
+        again = until(node, "again", lambda view: view["state"] == "done")
+        assert weights_of(again) == weights_of(first["tuning"])
+        assert again["adapter"] == first["tuning"]["adapter"], "it is the same model"
+
+        def text(model: str) -> str | None:
+            asked = {"model": model, "prompt": "A shoal of", "raw": True, "max_tokens": 12}
+            try:
+                return str(node.ask("run", wait=True, **asked)["text"])
+            except CommandError:
+                return None  # no node has loaded its layers yet
+
+        for _ in range(120):
+            if (told := text("whole")) is not None:
+                break
+            time.sleep(0.5)
+        assert told is not None and told != text("tiny")
+        for args, words in (
+            (("--rank", "4"), "--rank is about an adapter"),
+            (("--movable",), "stays on this node"),
+            (("--name", "whole"), "is called `whole`"),
+        ):
+            refused = tune("more", *args)
+            assert refused.returncode in (1, 2) and words in refused.stderr, refused.stderr

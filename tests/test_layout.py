@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.setorder import orders_of_sets
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONFIG = PROJECT["tool"]
@@ -305,7 +307,7 @@ def decodings(path: str, tree: ast.Module) -> list[str]:
 Rule = Callable[[str, ast.Module], list[str]]
 RULES: list[Rule] = [
     upward_imports, imports_against_rooms, world_touches, executions, unbounded_reads,
-    torch_imports, decodings,
+    torch_imports, decodings, orders_of_sets,
 ]  # fmt: skip
 
 
@@ -339,10 +341,42 @@ def test_rule(rule: Rule) -> None:
         (decodings, "import msgspec\nmsgspec.msgpack.Decoder(list)"),
         (decodings, "from msgspec.json import decode"),
         (decodings, "from msgspec import convert"),
+        (orders_of_sets, "for x in {'a', 'b'}: print(x)"),
+        (orders_of_sets, "def f(names: set[str]): return [name for name in names]"),
+        (orders_of_sets, "def f(names: 'frozenset[str] | None'): return next(iter(names or ()))"),
+        (orders_of_sets, "class A:\n    x: set[str]\n    def f(self): return ' '.join(self.x)"),
+        (
+            orders_of_sets,
+            "class A:\n    def f(self):\n        self.x = set()\n        self.x.pop()",
+        ),
+        (orders_of_sets, "def f(a: dict[str, int], b): return [*(a.keys() - b)]"),
+        (orders_of_sets, "def f(a: dict[str, set[str]]): yield from a.get('x', ())"),
+        (orders_of_sets, "def f(a: dict[str, set[str]]): return [tuple(x) for x in a.values()]"),
+        (orders_of_sets, "def f() -> set[str]: ...\nfirst, second = f()"),
+        (orders_of_sets, "def f(a: set[str]): return dict.fromkeys(a | {'x'})"),
+        (orders_of_sets, "def f(a: set[str], key): return max(a, key=key)"),
+        (orders_of_sets, "def f(a: set[str], size): return sum(size[each] for each in a)"),
     ],
 )
 def test_each_rule_can_fail(rule: Rule, code: str) -> None:
     assert rule("dht/kademlia/table.py", ast.parse(code))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "sorted(a)", "len(a)", "min(a)", "any(x for x in a)", "{x for x in a}", "{*a, 'x'}",
+        "set(x for x in a)", "sum(x == 'y' for x in a)", "b.update(a)", "'x' in a", "a & {'x'}",
+        "fsum(w[x] for x in a)", "[x for x in numbers]", "[x for x in pairs]",
+        "list(set(range(9)))",
+        "[x for x in dict.fromkeys(b)]", "[x for x in b.keys()]",
+    ],
+)  # fmt: skip
+def test_uses_of_a_set_without_an_order_are_allowed(use: str) -> None:
+    head = "def f(a: set[str], b: dict[str, int], numbers: set[int], pairs: set[tuple[int, int]])"
+    assert not orders_of_sets("", ast.parse(f"{head}: return {use}"))
+    assert not orders_of_sets("", ast.parse(f"{head}:\n    for x in a: del b[x]"))
+    assert orders_of_sets("", ast.parse(f"{head}:\n    for x in a: b[x] = 1"))
 
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

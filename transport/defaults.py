@@ -147,6 +147,9 @@ GIVE_BACK_BYTES: Final = 1 * MIB
 `GIVE_BACK_BYTES` bytes have been transferred in `GIVE_BACK_S` seconds."""
 TICK_S: Final = 0.25
 """Time between two checks of a link's timers, in seconds. It must be well below `STALL_S`."""
+GRACE_LOOK_S: Final = 1.0
+"""Longest time between two checks whether a link without a path must end, in seconds. A stall of
+the event loop that begins and ends between two checks counts as silence of the peer."""
 HURRY_S: Final = 0.05
 """Time between two checks of the timers of a link that has frames in flight, in seconds."""
 ALARM_S: Final = 0.005
@@ -198,6 +201,8 @@ RATE_KEYS: Final = 4096
 # Bounds on input from peers that are not authenticated yet.
 ADDRESS_LETTERS: Final = 400
 CERTIFICATE_BYTES: Final = 4 * KIB
+CERTIFICATES: Final = 256
+"""Number of valid certificates that a process remembers, so that they are not checked again."""
 TLS_HANDSHAKE_BYTES: Final = 64 * KIB
 
 # The dialer (dial/).

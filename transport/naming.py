@@ -12,6 +12,7 @@ and the letters that it adds do not occur in names. Specification: docs/spec/mod
 """
 
 import unicodedata
+from collections.abc import Callable
 from typing import Final
 
 MOST: Final = 64  # characters
@@ -29,9 +30,13 @@ _ALIKE: Final = {
         ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧϹϺ", "ABEZHIKMNOPTYXCM"),
         ("օսհոցզլ", "ouhngql"),  # Armenian
         ("ᎪᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃᏟᏴᎠᏀᎥ", "AEHJKLMPRSTVWZCBDGi"),  # Cherokee
+        ("ᎪᎬᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃᏟᏴᎠᏀᎥ".lower(), "aehjklmprstvwzcbdgi"),  # its small letters
         ("ꓐꓑꓒꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓤꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ", "BPdDTGKJCZFMNLSRRVHWXYAEIOU"),  # Lisu
-        ("ƖǀꞁᴄɪɴᴏʀꜱᴛᴜᴠᴡʏᴢƨƷȜƽƿʟᴋ", "lllcinorstuvwyz233splk"),  # Latin as well
-        ("ıɑɡɩⲟⲣⲥ‐‑‒–—−⁃ーᅳ一", "iagiopc----------"),
+        ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnopqrstuvwyz"),  # Latin as well
+        ("ƖǀꞁƚɫƨƷȜƽƿıɑɡɩ", "llltl233spiagi"),
+        ("ⲁⲃⲉⲏⲓⲕⲙⲛⲟⲣⲥⲧⲩⲭⲱ", "abehikmnopctyxw"),  # Coptic
+        ("ⲀⲂⲈⲎⲒⲔⲘⲚⲞⲢⲤⲦⲨⲬⲰ", "ABEHIKMNOPCTYXW"),
+        ("‐‑‒–—−⁃ーᅳ一", "----------"),
     )
     for theirs, ours in zip(group, latin, strict=True)
 }
@@ -77,7 +82,7 @@ def doubt(name: str) -> str:
     looks like an ASCII name, or that it mixes scripts that are not written together."""
     if name.isascii():
         return ""
-    bare = "".join(each for each in unicodedata.normalize("NFKC", name) if not is_hidden(each))
+    bare = "".join(each for each in unicodedata.normalize("NFKC", name) if not _is_unseen(each))
     alike = bare.translate(_ALIKE)
     if alike.isascii():
         return f'looks like "{alike}"'
@@ -102,9 +107,15 @@ def spelled(name: str) -> str:
     return text.encode("ascii", "backslashreplace").decode() if doubt(name) else text
 
 
-def escaped(text: str, keep: str = "") -> str:
-    """Return a text with characters escaped that control a terminal, reorder text or are invisible.
-    Characters in `keep` are not escaped."""
+def spelled_out(character: str) -> str:
+    r"""Return one character as a Python escape sequence, such as `\x1b` or `\u202e`."""
+    return character.encode("unicode_escape").decode()
+
+
+def escaped(text: str, keep: str = "", spell: Callable[[str], str] = spelled_out) -> str:
+    """Return a text with characters escaped that control a terminal, reorder text, are invisible,
+    or would cover other lines. Characters in `keep` are not escaped, and
+    `spell` escapes one."""
     if text.isascii() and text.isprintable():
         return text
     out, stacked = [], 0
@@ -112,7 +123,7 @@ def escaped(text: str, keep: str = "") -> str:
         mark = not each.isascii() and unicodedata.category(each) in ("Mn", "Me")
         stacked = stacked + 1 if mark else 0
         odd = each not in keep and (is_hidden(each) or stacked > _STACKED)
-        out.append(spelled_out(each) if odd else each)
+        out.append(spell(each) if odd else each)
     return "".join(out)
 
 
@@ -122,9 +133,10 @@ def is_hidden(character: str) -> bool:
     return not character.isprintable() or character in _BLANK
 
 
-def spelled_out(character: str) -> str:
-    r"""Return one character as a Python escape sequence, such as `\x1b` or `\u202e`."""
-    return character.encode("unicode_escape").decode()
+def _is_unseen(character: str) -> bool:
+    """Return whether a character is invisible, or a mark of which no letter is made (as of e and an
+    acute accent): on a letter of Latin, such a mark is easily overlooked."""
+    return is_hidden(character) or unicodedata.category(character) in ("Mn", "Me")
 
 
 def _is_odd(character: str) -> bool:

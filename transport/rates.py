@@ -3,7 +3,9 @@
 There are limiters for a single caller, and for each of many keys, source networks or links.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
@@ -264,6 +266,7 @@ class TargetBudget:
         self._slice_s = window_s / _SLICES
         self._limit = accounts
         self._accounts: dict[str, _Account] = {}
+        self._held: Counter[str] = Counter()
 
     def take(self, ip: str, now: float) -> bool:
         """Count one packet or dial to an IP address, or return False if it must not be sent."""
@@ -283,16 +286,36 @@ class TargetBudget:
         return True
 
     def left(self, ip: str, now: float) -> int:
-        """Return how many more packets or dials to an IP address are allowed now."""
-        left = []
+        """Return how many more packets or dials to an IP address are allowed now, after those that
+        are held."""
+        left, new = [], 0
         for target in targets(ip):
             account = self._accounts.get(target.name)
             spent = 0
-            if account is not None:
+            if account is None:
+                new += 1
+            else:
                 account.forget(self._oldest(now))
                 spent = account.spent
-            left.append(self._most * target.share - spent)
+            left.append(self._most * target.share - spent - self._held[target.name])
+        if new and len(self._accounts) + new > self._limit and not self._make_room(now, new):
+            return 0
         return min(left)
+
+    @contextmanager
+    def hold(self, ip: str, cost: int) -> Iterator[None]:
+        """Hold `cost` packets or dials to an IP address during the block, because they may be
+        counted at its end. They are held against each network of the address."""
+        names = [target.name for target in targets(ip)]
+        for name in names:
+            self._held[name] += cost
+        try:
+            yield
+        finally:
+            for name in names:
+                self._held[name] -= cost
+                if not self._held[name]:
+                    del self._held[name]
 
     def __len__(self) -> int:
         """Return the number of targets that have a counter."""
@@ -305,15 +328,16 @@ class TargetBudget:
         """
         return int(now / self._slice_s) - _SLICES
 
-    def _make_room(self, now: float) -> bool:
+    def _make_room(self, now: float, count: int = 1) -> bool:
         """Remove the counters of targets to which nothing was sent for a whole window.
 
-        Returns whether there is room for a new target. Other counters are never removed: otherwise
-        an attacker could reset the counter of its victim by naming a thousand other addresses.
+        Returns whether there is room for `count` new targets. Other counters are never removed:
+        otherwise an attacker could reset the counter of its victim by naming a thousand other
+        addresses.
         """
         oldest = self._oldest(now)
         for key, account in list(self._accounts.items()):
             account.forget(oldest)
             if not account.spent:
                 del self._accounts[key]
-        return len(self._accounts) < self._limit
+        return len(self._accounts) + count <= self._limit

@@ -93,4 +93,5 @@ def meant(asked: str, known: Iterable[str], kind: str, *, hint: str, least: int 
             f"{shown} begins the ids of {len(found)} {kind}s: {choices}{more}",
             hint=f"give more characters; {hint}",
         )
-    return found.pop()
+    (only,) = found
+    return only

@@ -11,9 +11,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import trio
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for worlds/
+
 from worlds.town import climb
 
 from shoal.transport.address import Address

@@ -10,19 +10,16 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from shoal.netsim.daemons import host as daemonhost
 from shoal.netsim.daemons.compute import Stopwatch, Timed
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.daemons.engine import SimulatedCore, SimulatedEngine, SimulatedWorker
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.netsim.disk.file import InstalledFile
 from shoal.netsim.host import Host
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
@@ -171,23 +168,6 @@ class _Engine(SimulatedEngine):
         self._worker = worker
         await trio.lowlevel.checkpoint()
         return worker, worker
-
-
-def lengthen_context() -> None:
-    """Give the embedded model of all simulated hosts a longer context."""
-    module: Any = daemonhost
-    packaged = module.packaged
-
-    def longer(folder: Path) -> Any:
-        models = packaged(folder)
-        for name, files in models.items():
-            config = json.loads((folder / name / "config.json").read_text())
-            data = json.dumps(config | {"max_position_embeddings": CONTEXT}).encode()
-            files["config.json"] = InstalledFile(len(data), partial(bytes, data), 0o644)
-        return models
-
-    module._models.cache_clear()
-    module.packaged = longer
 
 
 class Chain:

@@ -186,7 +186,7 @@ class Library:
         Raises ModelError if the manifest or tree of `root` is not on this disk.
         """
         own = await self.parts(root)
-        for other in self.everything() - {root}:
+        for other in sorted(self.everything() - {root}):
             try:
                 own -= await self.parts(other)
             except ModelError:
@@ -204,7 +204,7 @@ class Library:
 
     def _remove(self, digests: Iterable[str]) -> None:
         """Delete chunks from the store. Blocking."""
-        for digest in digests:
+        for digest in sorted(digests):
             self.store.remove(digest)
 
     def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
@@ -391,7 +391,7 @@ class Library:
             root=manifest.root,
             chunks=len(manifest.chunks) - len(missing),
             chunks_total=len(manifest.chunks),
-            size=manifest.size - sum(manifest.chunks[digest] for digest in missing),
+            size=manifest.size - sum(manifest.chunks[digest] for digest in sorted(missing)),
             size_total=manifest.size,
             files=not any(missing.intersection(blob.chunks) for blob in manifest.files.values()),
             embedding=whole(manifest.tensors_of(True, 0, 0, False)),
@@ -491,7 +491,8 @@ def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
             f"{ascii(text)[:80]} matches {len(found)} models: {choices}",
             hint="name one of them as NAME@HASH",
         )
-    return found.pop()
+    (only,) = found
+    return only
 
 
 def unknown(

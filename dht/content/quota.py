@@ -164,6 +164,16 @@ class Quota:
         free = await self._host.offload(store.free)
         return min(allowed.limit, max(0, store.used_bytes + free - allowed.kept))
 
+    async def part(self, share: float) -> int:
+        """Return the bytes of a share of the limit, or of the disk if there is no limit.
+
+        Raises ModelError if the operating system does not report the free space.
+        """
+        limit, store = await self._limit(), self._library.store
+        if limit is None:
+            limit = store.used_bytes + await self._host.offload(store.free)
+        return int(limit * share)
+
     async def pass_through(self, root: str, needed: int) -> None:
         """Free `needed` bytes for a model of which only the files that build prompts are fetched.
 

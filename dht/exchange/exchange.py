@@ -72,7 +72,7 @@ class ChunkExchange:
         self.provider = Provider(host, endpoint, library)
         self._fetches: dict[str, list[Fetch]] = {}
         endpoint.handle("blob.news", self._on_news)
-        self._obtaining: set[Obtaining] = set()  # manifests and trees
+        self._obtaining: dict[Obtaining, None] = {}  # manifests and trees
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
 
@@ -197,7 +197,7 @@ class ChunkExchange:
         """
         source = PeerSource(self._parts, root, peers)
         obtaining = Obtaining(self._parts, source)
-        self._obtaining.add(obtaining)
+        self._obtaining[obtaining] = None
         failure: ModelError | None = None
         with trio.move_on_after(patience):
             async with trio.open_nursery() as nursery:
@@ -207,7 +207,7 @@ class ChunkExchange:
                 except ModelError as error:
                     failure = error
                 finally:
-                    self._obtaining.discard(obtaining)
+                    self._obtaining.pop(obtaining, None)
                     nursery.cancel_scope.cancel()
         if failure is not None:
             try:
@@ -259,11 +259,10 @@ class ChunkExchange:
         missing = await self._host.offload(store.missing, digests)
         wanted = {digest: sizes[digest] for digest in missing}
         self._library.usage.note_used(root)
-        if self._quota is not None:
-            await self._quota.evict_for(sum(wanted.values()), asked=asked)
+        await self._make_room(root, sum(wanted.values()), asked=asked)
         if on_full is None:
             await self._host.offload(store.require_space, sum(wanted.values()))
-        total = sum(sizes[digest] for digest in set(digests))
+        total = sum(sizes[digest] for digest in dict.fromkeys(digests))
         done = total - sum(wanted.values())
 
         def on_chunk(size: int) -> None:
@@ -287,6 +286,20 @@ class ChunkExchange:
         finally:
             self._fetches[root].remove(fetch)
             if not self._fetches[root]:
+                del self._fetches[root]
+
+    async def _make_room(self, root: str, needed: int, *, asked: bool) -> None:
+        """Evict content for the chunks of a root, but not that root.
+
+        Raises QuotaFull if that is impossible.
+        """
+        if self._quota is None:
+            return
+        self._fetches.setdefault(root, [])  # so `root` is in use
+        try:
+            await self._quota.evict_for(needed, asked=asked)
+        finally:
+            if not self._fetches.get(root, True):
                 del self._fetches[root]
 
     async def fetch_blob(

@@ -432,7 +432,7 @@ class Fetch:
         self._unreported.append(digest)
         self._arrivals.unpark_all()
         fresh = self._transfer.wants(digest)
-        for other in self._transfer.arrived(peer, digest, self._host.now()):
+        for other in sorted(self._transfer.arrived(peer, digest, self._host.now())):
             self._cancel(other, digest)
         if fresh:
             self._last_chunk = self._host.now()

@@ -103,7 +103,7 @@ class BriefLinks:
         except DialFailed:
             self._rest(contact)
             raise
-        for host in hosts - refused:
+        for host in sorted(hosts - refused):
             self._failed_dials.give(host, self._host.now())
         return link
 

@@ -137,7 +137,7 @@ class KvIndex:
 
     def _say(self, keys: set[Key]) -> None:
         """Schedule the records of these keys to be published again."""
-        self._unsaid |= dict.fromkeys(keys)
+        self._unsaid |= dict.fromkeys(sorted(keys))
         self._news.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

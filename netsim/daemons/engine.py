@@ -204,6 +204,10 @@ class SimulatedWorker:
         with trio.CancelScope(shield=True):
             await self._ended.wait()
 
+    def is_stopped(self) -> bool:
+        """Return whether `pause` has been called."""
+        return self._paused
+
     def pause(self) -> None:
         """Compute and answer nothing any more, as after SIGSTOP, until the worker is ended."""
         self._paused = True

@@ -62,6 +62,9 @@ class SimulatedChild:
         finally:
             self._ended.set()
 
+    def is_stopped(self) -> bool:
+        return False
+
     async def wait(self) -> int:
         await self._ended.wait()
         return self._status

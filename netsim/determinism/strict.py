@@ -445,12 +445,15 @@ def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> I
     """
     from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
+    from .signatures import shared_checks
+
     with ExitStack() as stack:
         replacements: list[Replacement] = [
             *scheduling(shuffle),
             (_run.Runner, "spawn_system_task", _spawn_in_context),
             (_MANAGER, "get_events", _GET_EVENTS),
             (random.Random, "seed", _seed),
+            (ed25519.Ed25519PublicKey, "from_public_bytes", shared_checks()),
         ]
         for kind in (ed25519.Ed25519PrivateKey, x25519.X25519PrivateKey):
             replacements.append((kind, "generate", classmethod(_seeded_key(kind))))

@@ -167,7 +167,7 @@ class RunFolder:
         removed.
         """
         new = {item.name for item in self.place.iterdir()}
-        for name in () if keep else set(PRODUCTS) - new:
+        for name in () if keep else sorted(set(PRODUCTS) - new):
             (self.path / name).unlink(missing_ok=True)
         for name in sorted(new, key=lambda name: name == RESULT):  # moves the result last
             os.replace(self.place / name, self.path / name)

@@ -127,7 +127,7 @@ def is_connected(links: Mapping[str, set[str]]) -> bool:
     todo: list[str] = list(links)[:1]
     seen = set(todo)
     while todo:
-        for peer in links[todo.pop()]:
+        for peer in sorted(links[todo.pop()]):
             if peer not in seen:
                 seen.add(peer)
                 todo.append(peer)

@@ -142,7 +142,7 @@ def pair_matrix(what: str, pairs: list[tuple[str, str, bool]]) -> PairMatrix:
     rank = {name: number for number, name in enumerate(classes)}
     cells = [[[0, 0] for _ in classes] for _ in classes]
     for a, b, met in pairs:
-        for one, other in {(rank[a], rank[b]), (rank[b], rank[a])}:
+        for one, other in dict.fromkeys(((rank[a], rank[b]), (rank[b], rank[a]))):
             cells[one][other][0] += met
             cells[one][other][1] += 1
     return {"what": what, "classes": classes, "cells": cells}

@@ -53,7 +53,7 @@ class ChunkParts:
         link = self._network.endpoint.link(peer)
         if link is None or link.quiet:
             return False
-        return (link.status.rtt or 0.0) < seconds
+        return link.rtt < seconds
 
     def _trusts(self, peer: PeerId) -> bool:
         """Return whether KV of a peer is believed: in a private swarm, that of its members."""

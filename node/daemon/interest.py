@@ -44,9 +44,9 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
     to serve, and `works` whether it works on jobs of other nodes.
     """
     if works:
-        yield from WORK
+        yield from sorted(WORK)
     parts = KINDS[SHARDS].parts if chooses else {part_of_root(root) for root in roots}
-    for part in parts:
+    for part in sorted(parts):
         yield SHARDS, part
 
 

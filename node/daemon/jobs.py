@@ -16,7 +16,7 @@ from ...tasks.jobs.checking.trust import Trust
 from ...tasks.jobs.crew import IdleTime, WorkTerms
 from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
-from ...tasks.jobs.keepers import Keepers
+from ...tasks.jobs.keepers import Keepers, KeepTerms
 from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.models import JobModels
 from ...tasks.jobs.results import Results
@@ -78,8 +78,12 @@ class Working:
             network.courier,
             state.views.jobs,
             shelf,
-            helpers=self._helpers,
-            keeps=lambda peer: self.does_jobs and self._is_member(peer),
+            KeepTerms(
+                self._helpers,
+                self._serving,
+                keeps=lambda peer: self.does_jobs and self._is_member(peer),
+                works_for=models.works_for,
+            ),
         )
         """Replication of jobs, their inputs and their outputs."""
         self.shelf = shelf
@@ -122,6 +126,11 @@ class Working:
         """Return the live peers that do jobs."""
         members, own = self._state.views.members, self._own
         return [p for p in self._directory.members() if p != own and does_jobs(members, p)]
+
+    def _serving(self, root: str) -> frozenset[PeerId]:
+        """Return the live peers that serve a part of the model with this root."""
+        members = self._directory.members().items()
+        return frozenset(p for p, said in members if any(s.root == root for s in said.shards))
 
     def _payer(self, use: Use) -> PeerId | None:
         """Return the peer for which a piece of work is counted as usage.
@@ -212,8 +221,9 @@ class Working:
 def _shelf(base: Base, content: ContentParts) -> Shelf:
     return Shelf(
         base.host,
-        Storage(base.library, content.quota.evict_for, content.holdings.withdraw),
+        Storage(base.library, content.quota, content.holdings.withdraw),
         content.exchange,
         base.config.folder.shelf,
+        own=base.identity.peer,
         linked=content.holdings.linked,
     )

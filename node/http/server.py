@@ -34,7 +34,7 @@ class ApiServer:
         self._wanted = port
         self._health = health
         self._backend = backend
-        self._clients: set[ClientStream] = set()
+        self._clients: dict[ClientStream, None] = {}
         self._loading = trio.Lock()
         self._serve: Callable[[ClientStream], Awaitable[None]] | None = None
         self.token = ""
@@ -107,7 +107,7 @@ class ApiServer:
                 continue
             scope = trio.CancelScope()
             client = ClientStream(stream, self._host.now(), scope.cancel)
-            self._clients.add(client)
+            self._clients[client] = None
             guard.start(nursery, "client of the API", self._keep, client, scope, end=end)
 
     def _make_room(self) -> bool:
@@ -117,7 +117,7 @@ class ApiServer:
         if not idle:
             return False
         longest = min(idle, key=lambda client: client.idle_since)
-        self._clients.discard(longest)
+        self._clients.pop(longest, None)
         longest.close()
         return True
 
@@ -132,7 +132,7 @@ class ApiServer:
                     nursery.cancel_scope.cancel()
         finally:
             client.close()
-            self._clients.discard(client)
+            self._clients.pop(client, None)
 
     async def _loaded(self) -> Callable[[ClientStream], Awaitable[None]]:
         """Return the function that serves a client. Imports it in a thread at the first call."""

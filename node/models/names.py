@@ -18,7 +18,7 @@ def names_of(dht: Dht, library: Library, directory: Directory, told_of: ModelNam
     have published, including members that are not live."""
 
     def known() -> Iterable[str]:
-        yield from library.roots()
+        yield from sorted(library.roots())
         for record in directory.members().values():
             yield from (shard.root for shard in record.shards)
 

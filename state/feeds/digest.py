@@ -68,7 +68,7 @@ class HeadTree:
 
     def buckets(self) -> dict[int, bytes]:
         """Return the hash of each bucket that is not empty, by the bucket's number."""
-        for number in self._buckets.keys() - self._hashes.keys():
+        for number in sorted(self._buckets.keys() - self._hashes.keys()):
             self._hashes[number] = _hashed(_BUCKET, (self._buckets[number],))
         return {number: self._hashes[number] for number in sorted(self._buckets)}
 

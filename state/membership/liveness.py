@@ -103,7 +103,7 @@ class Liveness:
         if place == before:
             return
         self._resting.changed()
-        for other in self._said.get(peer, ()):
+        for other in sorted(self._said.get(peer, ())):
             if watched := self._watched.get(other):
                 if before is not None:
                     watched.uncount(before)
@@ -114,7 +114,7 @@ class Liveness:
 
     def watch(self, members: Collection[PeerId], now: float = -inf) -> None:
         """Replace the set of known members."""
-        for peer in self._watched.keys() - members:
+        for peer in sorted(self._watched.keys() - members):
             self.version += self._watched.pop(peer).live
         for peer in sorted(members - self._watched.keys()):
             if peer != self._own:
@@ -170,7 +170,7 @@ class Liveness:
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
         self.version += 1
         # the peer may have been the last witness of these members
-        for other in self._said.get(peer, ()):
+        for other in sorted(self._said.get(peer, ())):
             known = self._watched.get(other)
             if known and known.live and not known.networks:
                 known.doubted = min(known.doubted, now)
@@ -246,7 +246,7 @@ class Liveness:
         """Drop the reports of a peer whose link has ended."""
         self._alarms.pop(by, None)
         self._resting.reported(by)
-        for peer in self._said.pop(by, ()):
+        for peer in sorted(self._said.pop(by, ())):
             if watched := self._watched.get(peer):
                 self._withdraw(by, watched)
 

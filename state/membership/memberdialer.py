@@ -11,6 +11,7 @@ from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import DialFailed
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
+from ...transport.rates import Bucket, Rate
 from .. import defaults
 from .liveness import Liveness
 from .roster import Roster
@@ -44,6 +45,7 @@ class MemberDialer:
         self._connect = connect or self._dial_each
         self._dialling = 0
         self._next_dial = -inf  # earliest dial beyond FIRST_LINKS
+        self._regains = Bucket(Rate(*defaults.REGAINED_LINKS), 0.0)
 
     def start_due(self, nursery: trio.Nursery, wake: Callable[[], None]) -> float:
         """Dial the members that are due. Return the seconds until the next dial may be due.
@@ -51,16 +53,17 @@ class MemberDialer:
         `wake` is called when a dial has ended.
         """
         now = self._host.now()
-        lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
-        if self.most_links == 0:  # a node with this setting dials no members
-            lost = 0
-        for peer, addresses in self._roster.next_dials(now, self._room(now), lost):
+        room, lost = self._room(now), self._room_for_lost(now)
+        for peer, addresses in self._roster.next_dials(now, room, lost):
+            regains = self._lacking <= 0 and self._roster.has_lost(peer) and self._regains.take(now)
             self._dialling += 1
             self._next_dial = now + self._jitter(defaults.LINK_PAUSE)
-            self._endpoint.guard.start(nursery, peer, self._dial, peer, addresses, wake)
+            self._endpoint.guard.start(nursery, peer, self._dial, peer, addresses, regains, wake)
         wait = defaults.MEMBERS_LOOK
         if self._dialling < defaults.DIALS:
-            wait = self._roster.next_due(lost=True) - now
+            regained = self._lacking > 0 or self._regains.has(now)
+            paced = -inf if regained else self._regains.due
+            wait = max(self._roster.next_due(lost=True), paced) - now
             if self._at_hand < self._wanted(now):
                 first = self._at_hand < defaults.FIRST_LINKS
                 paced = max(self._roster.next_due(), -inf if first else self._next_dial)
@@ -74,6 +77,27 @@ class MemberDialer:
         Quiet links do not count, because they need replacements.
         """
         return len(self._roster.live) + self._dialling
+
+    @property
+    def _lacking(self) -> int:
+        """The number of links that this node lacks, apart from those for members without a witness.
+
+        The number is negative if there are more links.
+        """
+        wanted = defaults.MEMBER_LINKS if self.most_links is None else self.most_links
+        return wanted - self._at_hand
+
+    def _room_for_lost(self, now: float) -> int:
+        """Return how many members that have lost their link to dial now.
+
+        After a partition, each half has replaced its lost links. If each node dialled all the
+        members that it has lost, it would have half as many links again from then on. A few links
+        of each node join the halves.
+        """
+        if self.most_links == 0:  # a node with this setting dials no members
+            return 0
+        most = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
+        return min(most, max(self._lacking, 0) + int(self._regains.level(now)))
 
     def _wanted(self, now: float) -> int:
         """Return the number of links up to which members are dialled.
@@ -96,13 +120,15 @@ class MemberDialer:
         return min(first - links, defaults.DIALS - self._dialling)
 
     async def _dial(
-        self, peer: PeerId, addresses: Sequence[Address], wake: Callable[[], None]
+        self, peer: PeerId, addresses: Sequence[Address], regains: bool, wake: Callable[[], None]
     ) -> None:
         try:
             with suppress(DialFailed):
                 await self._connect(peer, addresses)
         finally:
             self._dialling -= 1
+            if regains and peer not in self._roster.live:
+                self._regains.give(self._host.now())
             self._roster.dialled(peer, self._host.now(), self._jitter)
             wake()
 

@@ -461,4 +461,4 @@ _LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a sto
 
 
 def _nearness(link: Link) -> Nearness:
-    return nearness_at(link.status.address[0])
+    return nearness_at(link.address[0])

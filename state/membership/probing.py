@@ -81,7 +81,7 @@ class Probing:
         """Add a link over which records are exchanged."""
         self._links[link.peer] = link
         self._post(link, whole=True, has=self._told - {link.peer}, lost=set())
-        host, port = link.status.address[0], link.identities.port
+        host, port = link.address[0], link.identities.port
         rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
         self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
         self._resting = set()  # so that `_let_rest` includes this link
@@ -364,5 +364,5 @@ def _place(link: Link) -> str:
 
     A peer with a private address counts as a network of its own.
     """
-    ip = link.status.address[0]
+    ip = link.address[0]
     return owner(ip) if is_public(ip) else link.peer

@@ -344,6 +344,11 @@ class Roster:
             known.due = inf if searched else now + known.pause
             known.lost = True
 
+    def has_lost(self, peer: PeerId) -> bool:
+        """Return whether a member had a link and has none now."""
+        known = self._known.get(peer)
+        return known is not None and known.lost
+
     def answered(self, peer: PeerId, now: float) -> None:
         """Record that a linked peer has delivered a proof that a member is live."""
         if known := self._known.get(peer):

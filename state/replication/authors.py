@@ -133,9 +133,9 @@ class Authors:
     def grouped(self, keys: Iterable[bytes]) -> AuthorsChange:
         """Set the members of this node's group. This node itself always counts as one of them."""
         before, self._group = self._group, {self._own, *keys}
-        for key in self._group - before:
+        for key in sorted(self._group - before):
             self._pin(key)
-        for key in before - self._group:
+        for key in sorted(before - self._group):
             self._unpin(key)
         return self._changed()
 
@@ -175,7 +175,7 @@ class Authors:
         if not self._gone or self._total >= defaults.FEEDS_ROOM * self._budget:
             return
         self._gone = False
-        for key in self._linked - self._kept.keys():
+        for key in sorted(self._linked - self._kept.keys()):
             self._pin(key)
         keys = list(self._kept)
         for start in range(0, len(keys), defaults.REFILLED_AT_ONCE):

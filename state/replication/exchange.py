@@ -194,7 +194,7 @@ class FeedExchange:
         self._patience.take(now)
         news, self._news = self._news, {}
         self._neighbours.turn(now)
-        plots = {plot for _, plot in news}
+        plots = dict.fromkeys(plot for _, plot in news)
         keepers = {
             plot: self._neighbours.keepers(plot, self._told(plot, len(news), now)) for plot in plots
         }

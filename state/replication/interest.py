@@ -70,9 +70,9 @@ class Interest:
         needed = BASE | self._work | frozenset(plots)
         if needed == self._needed:
             return False
-        for plot in self._needed - needed:
+        for plot in sorted(self._needed - needed):
             self._until[plot] = now + defaults.UNUSED_KEPT
-        for plot in needed:
+        for plot in sorted(needed):
             self._until.pop(plot, None)
         self._needed = needed
         self._gain(needed)
@@ -102,7 +102,7 @@ class Interest:
     def expire(self, now: float) -> frozenset[Plot]:
         """Stop storing the plots that have not been needed for UNUSED_KEPT seconds. Return them."""
         gone = frozenset(plot for plot, until in self._until.items() if until <= now)
-        for plot in gone:
+        for plot in sorted(gone):
             del self._until[plot]
         if self._kept is not None:
             self._kept -= gone

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -57,7 +57,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         self.bad = 0  # number of malformed facts that were skipped
         # By kind and part, then by author. A FeedName for each of 50,000 feeds would take 4 MB.
         self._facts: dict[Plot, dict[PeerId, dict[str, Fact]]] = {}
-        self._watches: WeakSet[ViewWatch[Subject, Shown]] = WeakSet()
+        self._watches: WeakKeyDictionary[ViewWatch[Subject, Shown], None] = WeakKeyDictionary()
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of a feed, or remove the fact if `value` is None.
@@ -104,7 +104,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         Use it as in `async for change in view.watch()`.
         """
         watch = ViewWatch(self.get)
-        self._watches.add(watch)
+        self._watches[watch] = None
         return watch
 
     @abstractmethod

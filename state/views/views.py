@@ -51,7 +51,7 @@ class Views(Watcher):
     @property
     def bad(self) -> int:
         """The number of malformed facts that were skipped."""
-        return self._unreadable + sum(view.bad for view in set(self._by_kind.values()))
+        return self._unreadable + sum(view.bad for view in dict.fromkeys(self._by_kind.values()))
 
     def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
         """Apply the changes of a new entry. The proof of a fork removes all facts of the feed."""

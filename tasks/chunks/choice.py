@@ -11,6 +11,8 @@ from ..costs.rates import LinkRates
 from ..costs.seconds import transfer_seconds
 from ..costs.shardcosts import ShardCosts
 from ..defaults import PREFILL_TOKENS
+from ..engine.defaults import PREFILL_STEP_FACTOR, PREFILL_STEP_S
+from ..engine.kv.blocks import BLOCK
 from .naming import CHUNK
 
 
@@ -18,8 +20,21 @@ def compute_seconds(costs: ShardCosts, start: int, stop: int) -> float:
     """Return the seconds in which a stage computes the positions `start` to `stop` - 1 of a
     prompt."""
     rows = max(0, stop - start)
-    steps = -(-rows // PREFILL_TOKENS)
+    steps = -(-rows // _rows_of_a_step(costs, start, stop))
     return (steps - 1) * costs.step_s + costs.seconds(rows, start)
+
+
+def _rows_of_a_step(costs: ShardCosts, start: int, stop: int) -> int:
+    """Return how many positions of a prompt an engine computes in a step, on average.
+
+    A step takes whole blocks within the scheduler's budget for steps without running texts, so a
+    slow machine reads its weights more often than once for each span.
+    """
+    budget = max(PREFILL_STEP_S, PREFILL_STEP_FACTOR * costs.seconds(1)) - costs.step_s
+    row = costs.row_s + costs.pair_s * (start + stop) / 2
+    if row * PREFILL_TOKENS <= budget:
+        return PREFILL_TOKENS
+    return max(BLOCK, int(budget / row) // BLOCK * BLOCK)
 
 
 def fetch_seconds(link: LinkRates, size: int) -> float:

@@ -181,7 +181,7 @@ def _attention(layers: Sequence[_Layer]) -> tuple[AttentionWork, ...]:
 
 def _layers(arch: Architecture, dtype: DType) -> tuple[_Layer, ...]:
     """Return the work of each layer. Layers of one kind are alike unless their layouts differ."""
-    kinds = {kind: _KindShapes.of(arch, kind) for kind in set(arch.kinds)}
+    kinds = {kind: _KindShapes.of(arch, kind) for kind in dict.fromkeys(arch.kinds)}
     if arch.layouts.is_mixed:
         return tuple(
             _layer(arch, kind, kinds[kind].sizes(arch, dtype, layer), dtype)

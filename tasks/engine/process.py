@@ -57,6 +57,10 @@ class EngineWorker(Protocol):
     @property
     def pid(self) -> int: ...
 
+    def is_stopped(self) -> bool:
+        """Return whether a signal such as SIGSTOP has stopped the process."""
+        ...
+
     async def wait(self) -> int:
         """Wait for the exit status. A negative status is the signal that ended the process."""
         ...
@@ -203,9 +207,10 @@ class EngineProcess:
         status: int | None = None
         try:
             with suppress(WireClosed, WireError):
-                await self._converse(channel, task_status)
+                await self._converse(child, channel, task_status)
             channel.close()
-            status = await _ended(child)
+            # A worker that does not respond does not end by itself either.
+            status = None if self._silent else await _ended(child)
         finally:
             channel.close()
             self._lost(status)
@@ -213,7 +218,7 @@ class EngineProcess:
             self.pid = None
 
     async def _converse(
-        self, channel: WorkerConnection, task_status: trio.TaskStatus[None]
+        self, child: EngineWorker, channel: WorkerConnection, task_status: trio.TaskStatus[None]
     ) -> None:
         """Wait until a worker is ready, and then exchange frames until its connection closes."""
         await self._greeted(channel)
@@ -229,7 +234,7 @@ class EngineProcess:
                 callback()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, channel)
-            nursery.start_soon(self._watch, nursery.cancel_scope)
+            nursery.start_soon(self._watch, child, nursery.cancel_scope)
             with suppress(WireClosed, WireError):
                 await self._read(channel)
             nursery.cancel_scope.cancel()
@@ -270,8 +275,9 @@ class EngineProcess:
                 while not channel.flush():
                     await channel.wait_writable()
 
-    async def _watch(self, conversation: trio.CancelScope) -> None:
-        """Fail the sessions of a worker that does not respond. End its conversation if that lasts.
+    async def _watch(self, child: EngineWorker, conversation: trio.CancelScope) -> None:
+        """Fail the sessions of a worker that does not respond. End its conversation if that lasts,
+        or at once if the process is stopped.
 
         A worker that was only slowed down continues, because loading takes longer than waiting.
         """
@@ -284,12 +290,12 @@ class EngineProcess:
                 dog.restart(now)
             if not dog.active(now):
                 self._watched = trio.Event()
-            elif dog.is_hung(now):
-                conversation.cancel()
             elif dog.is_silent(now):
                 self._silent = True
                 self._end_sessions("worker-crashed", _SILENT)
                 self._refuse_to_open()
+                if dog.is_hung(now) or child.is_stopped():
+                    conversation.cancel()
             elif dog.is_due(now):
                 dog.pinged = True
                 self._send(("usage", next(self._numbers)))

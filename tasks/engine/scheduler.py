@@ -29,7 +29,7 @@ was.
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import fsum, inf
 
 from .defaults import (
     ACCOUNTS,
@@ -349,7 +349,7 @@ class Scheduler:
             + alone * share.position
             for share in shares
         ]
-        fixed = sum([adapter.fixed for adapter in adapters])
+        fixed = fsum(adapter.fixed for adapter in adapters)
         rows = sum([share.rows for share in shares])
         sessions = self._most(step.costs, shares)
         fits = step.rows + rows <= step.costs.most_rows and len(shares) <= sessions

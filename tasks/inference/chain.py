@@ -216,7 +216,7 @@ class Chains:
                 failures.append(refusal)
 
         async with trio.open_nursery() as nursery:
-            for peer in run.continuation.kept:
+            for peer in sorted(run.continuation.kept):
                 nursery.start_soon(change_one, peer)
         if failures:
             raise failures[0]
@@ -250,7 +250,7 @@ class Chains:
         waiting for others."""
         header = Close(run.session, run.epoch if epoch is None else epoch).header()
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-            for peer in peers:
+            for peer in sorted(peers):
                 with suppress(CallRefused, LinkClosed):
                     if peer == self._courier.peer:
                         await self._courier.call(

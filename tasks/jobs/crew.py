@@ -170,7 +170,7 @@ class Crew:
         """Record which members are live now. Must be called before `silent` and `patience`."""
         now = self._now()
         self._answering = frozenset(self._live())
-        for peer in self._answered.keys() & self._answering:
+        for peer in sorted(self._answered.keys() & self._answering):
             self._answered[peer] = now
         lately = [
             at for at in self._answered.values() if now - at < state_defaults.CLAIM_PATIENCE[1]

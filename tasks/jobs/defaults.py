@@ -66,8 +66,16 @@ KEEP_COPIES = 3  # nodes that store the input of a job, besides its author
 KEEP_MORE = 5.0  # seconds for the others after the first one has stored it
 KEEP_ASKED = 6  # nodes that are asked to store one blob
 KEEP_RATE = (128.0, 0.05)  # MiB of one peer that are stored for others: at once, and per second
+KEEP_TOTAL = (512.0, 0.5)  # MiB of all peers together, because peers cost nothing
+KEEP_CLAIM_TIME = 5.0  # seconds for which an output waits until its claimant's claim is here
 KEEP_LOOK = 0.25  # seconds between two checks for a job that is to arrive
 KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's last job
+
+# Disk space for the blobs of other nodes' jobs.
+DISK_PART = 0.125  # of the library's limit, for all of these blobs
+KEPT_SHARE = 0.75  # of that, for blobs that peers have asked this node to keep
+LEAST_CHARGE = 64 * 2**10  # bytes that a blob counts at least, for its files
+KEPT_AUTHORS = 8  # the most authors of one blob that is kept
 
 # The author of jobs.
 RESULT_BYTES = 4 * 2**20  # the most bytes of one piece's output

@@ -153,7 +153,8 @@ class Desk:
         The pieces of a job are not listed.
         """
         found: dict[str, int] = {}
-        pieces = {*self._jobs.of(self._own), *(result.job for result in self.results)}
+        results = (result.job for result in self.results)
+        pieces = dict.fromkeys((*self._jobs.of(self._own), *results))
         for number, piece in enumerate(pieces, 1):
             job = self._whole(piece)
             if job not in found:
@@ -620,7 +621,7 @@ class Desk:
                 await self.results.tidy()
             listed = {job for job in self._cancelled if self._of_own(job) is not None}
             self._cancelled = listed | (self._cancelled & self._fetching)
-            gone = [job for job in {*self._settled, *self._later} if self._of_own(job) is None]
+            gone = [job for job in self._settled | self._later if self._of_own(job) is None]
             for job in gone:
                 self._settled.pop(job, None)
                 self._later.pop(job, None)

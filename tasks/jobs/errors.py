@@ -4,8 +4,10 @@ JobError                    `code` is a short fixed word; codes: docs/spec/jobs.
 ├── BadSpec                 the request of a job is malformed or exceeds a limit
 └── BadOutcome              the result in a claim is invalid
     └── Unsealable          an envelope cannot be opened here
+JobsDiskFull                blobs of other nodes' jobs have no room on this disk
 """
 
+from ...dht.errors import ModelError, NotEnoughDisk, mebibytes
 from ..errors import TaskError
 
 
@@ -34,3 +36,19 @@ class Unsealable(BadOutcome):
 
     def __init__(self, message: str, code: str = "bad-seal") -> None:
         super().__init__(message, code)
+
+
+class JobsDiskFull(NotEnoughDisk):
+    """Blobs of other nodes' jobs have `used` bytes, and `needed` more exceed their `part` of the
+    disk limit."""
+
+    def __init__(self, needed: int, part: int, used: int) -> None:
+        ModelError.__init__(
+            self,
+            "jobs-disk-full",
+            f"no disk space for other nodes' jobs: needs {mebibytes(needed)}; "
+            f"{mebibytes(used)} of {mebibytes(part)} are used",
+            hint="a job's space is free an hour after its author's last job",
+        )
+        self.needed = needed
+        self.free = max(0, part - used)

@@ -76,7 +76,7 @@ class FairQueue:
     def share(self, user: PeerId, others: Iterable[PeerId]) -> float:
         """Return the part of the time that a user gets beside these other users with jobs."""
         weight = self._weight_of(user)
-        return weight / (weight + sum(map(self._weight_of, others)))
+        return weight / (weight + math.fsum(map(self._weight_of, others)))
 
     def ahead(self, user: PeerId, mine: int, waiting: Mapping[PeerId, int]) -> int:
         """Return how many pieces come before a piece that waits, as far as this node can tell.

@@ -5,23 +5,28 @@ that do jobs to confirm that they have the job's entry and its input. A node tha
 in the same way for the output, before it says that the piece is done. Spec: docs/spec/jobs.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated
 
 import trio
 from msgspec import Meta
 
-from ...state.views.jobs import Jobs
+from ...dht.errors import NotEnoughDisk
+from ...state.views.jobs import Job, Jobs
 from ...transport.decoding import typed
 from ...transport.errors import CallRefused, LinkClosed, ShoalError, Undecodable
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.message import Message, Root
-from ...transport.rates import Rate, Rates
+from ...transport.rates import Bucket, Rate, Rates
 from ..inference.courier import Courier
 from . import defaults
+from .errors import BadSpec
 from .shelf import Shelves
+from .spec import root_of
 
 KEEP = "job.keep"
 _MIB = 2**20
@@ -35,12 +40,22 @@ class Keep(Message, frozen=True):
     size: Annotated[int, Meta(ge=0, le=defaults.INPUT_BYTES)] = 0
 
 
-class Keepers:
-    """Both sides of `job.keep` on one node.
+@dataclass(frozen=True, slots=True)
+class KeepTerms:
+    """Conditions under which a node keeps blobs for others, and the nodes that may keep its own."""
 
-    `helpers` returns the live peers that do jobs. `keeps` returns whether this node keeps blobs
-    for a peer.
-    """
+    helpers: Callable[[], Sequence[PeerId]]
+    """Returns the live peers that do jobs."""
+    serving: Callable[[str], Container[PeerId]]
+    """Returns the live peers that serve a part of the model with a root."""
+    keeps: Callable[[PeerId], bool]
+    """Returns whether this node keeps blobs for a peer."""
+    works_for: Callable[[str], bool]
+    """Returns whether this node itself uses the model with a root."""
+
+
+class Keepers:
+    """Both sides of `job.keep` on one node."""
 
     def __init__(
         self,
@@ -48,17 +63,16 @@ class Keepers:
         courier: Courier,
         jobs: Jobs,
         shelf: Shelves,
-        *,
-        helpers: Callable[[], Sequence[PeerId]],
-        keeps: Callable[[PeerId], bool],
+        terms: KeepTerms,
     ) -> None:
         self._host = host
         self._courier = courier
         self._jobs = jobs
         self._shelf = shelf
-        self._helpers = helpers
-        self._keeps = keeps
+        self._terms = terms
         self._rates = Rates(Rate(*defaults.KEEP_RATE))
+        # Not in `_rates`: only callers that have a part in a job may use up the total.
+        self._total = Bucket(Rate(*defaults.KEEP_TOTAL), host.now())
         courier.handle(KEEP, self._on_keep)
 
     async def replicate(self, job: str, blob: str = "", size: int = 0, copies: int = 1) -> bool:
@@ -69,7 +83,7 @@ class Keepers:
         first.
         """
         wanted = copies if blob else 1
-        waiting = iter(self._some_helpers())
+        waiting = iter(self._some_helpers(job))
         stored = list[PeerId]()
 
         async def ask() -> None:
@@ -95,34 +109,86 @@ class Keepers:
             return False
         return True
 
-    def _some_helpers(self) -> list[PeerId]:
-        """Return a few helpers, a different one first each time."""
-        helpers = sorted(self._helpers())
+    def _some_helpers(self, job: str) -> list[PeerId]:
+        """Return a few helpers, a different one first each time. The ones that serve the
+        model of a job come first, because others may refuse to keep its blobs."""
+        helpers = sorted(self._terms.helpers())
         turn = int.from_bytes(self._host.entropy(4)) % max(1, len(helpers))
-        return (helpers[turn:] + helpers[:turn])[: defaults.KEEP_ASKED]
+        helpers = helpers[turn:] + helpers[:turn]
+        standing = self._jobs.get(job)
+        if standing is not None and standing.job is not None:
+            with suppress(BadSpec):
+                serving = self._terms.serving(root_of(standing.job.spec))
+                helpers.sort(key=lambda peer: peer not in serving)
+        return helpers[: defaults.KEEP_ASKED]
 
     async def _on_keep(self, call: Call) -> Reply | Refusal:
         try:
             asked = typed(Keep, call.header)
         except Undecodable as error:
             return Refusal("bad-request", str(error))
-        if not self._keeps(call.peer):
+        if not self._terms.keeps(call.peer):
             return Refusal("not-kept", "this node does no jobs for you")
         if not self._rates.take(call.peer, self._host.now(), max(1.0, asked.size / _MIB)):
             return Refusal("busy", "this node has stored much for you lately")
         try:
             with trio.fail_after(defaults.KEEP_TIME):
-                author = await self._author_of(asked.job)
-                if asked.blob is not None:
-                    await self._shelf.keep(asked.blob, asked.size, author)
+                job = await self._job(asked.job)
+                refusal = await self._refusal(call.peer, job, asked)
+                if refusal is None and asked.blob is not None:
+                    refusal = await self._store(asked.blob, asked.size, job.author)
         except trio.TooSlowError:
             return Refusal("not-stored", "the job or its blob did not arrive in time")
+        except NotEnoughDisk as error:
+            return Refusal("full", error.message)
         except ShoalError as error:
             return Refusal("not-stored", error.message)
-        return Reply()
+        return refusal or Reply()
 
-    async def _author_of(self, job: str) -> PeerId:
-        """Wait until a job's entry is here, and return its author."""
+    async def _job(self, job: str) -> Job:
+        """Wait until a job's entry is here, and return it."""
         while (found := self._jobs.get(job)) is None or found.job is None:  # noqa: ASYNC110
             await trio.sleep(defaults.KEEP_LOOK)
-        return found.job.author
+        return found.job
+
+    async def _refusal(self, peer: PeerId, job: Job, asked: Keep) -> Refusal | None:
+        """Return why this node does not keep a blob of a job for a peer, or None if it does."""
+        if peer != job.author:
+            if asked.size > defaults.RESULT_BYTES:
+                return Refusal("not-yours", "you are not the author of the job")
+            with trio.move_on_after(defaults.KEEP_CLAIM_TIME):
+                while not self._has_claim(peer, job):  # noqa: ASYNC110
+                    await trio.sleep(defaults.KEEP_LOOK)
+            if not self._has_claim(peer, job):
+                return Refusal("not-yours", "you are neither the author nor work on the job")
+        if asked.blob is None or self._works_for(job):
+            return None
+        return Refusal("not-kept", "this node does nothing for the model of the job")
+
+    def _has_claim(self, peer: PeerId, job: Job) -> bool:
+        """Return whether a peer has a claim on a job that its author does not refuse."""
+        claim = self._jobs.claim_by(peer, job.id)
+        return claim is not None and not claim.left and peer not in job.refused
+
+    def _works_for(self, job: Job) -> bool:
+        """Return whether this node works for the model of a job."""
+        try:
+            return self._terms.works_for(root_of(job.spec))
+        except BadSpec:
+            return False
+
+    async def _store(self, blob: str, size: int, author: PeerId) -> Refusal | None:
+        """Fetch and keep a blob. Returns a refusal if this node has stored much for all peers
+        together.
+
+        Raises the errors of `Shelves.keep`.
+        """
+        count = max(1.0, size / _MIB)
+        if not self._total.take(self._host.now(), count):
+            return Refusal("busy", "this node has stored much for other nodes lately")
+        try:
+            await self._shelf.keep(blob, size, author)
+        except BaseException:
+            self._total.give(self._host.now(), count)
+            raise
+        return None

@@ -223,7 +223,7 @@ class Results:
 
     def pieces_of(self, job: str) -> list[StoredResult]:
         """Return the results of all pieces of a job, in their order, without their texts."""
-        found = [self._held[piece] for piece in self._pieces.get(job, ())]
+        found = [self._held[piece] for piece in sorted(self._pieces.get(job, ()))]
         return sorted(found, key=lambda result: result.part)
 
     async def take(self, job: str) -> StoredResult | None:

@@ -32,7 +32,7 @@ from .speed import JobSpeed, alone_seconds, chain_costs
 
 NOT_NOW: Final = (
     *("busy", "no-route", "no-memory", "too-many", "too-many-sessions", "overloaded"),
-    *("unreachable", "no-key"),
+    *("unreachable", "no-key", "disk-full", "quota-full", "jobs-disk-full"),
 )
 """Codes of temporary obstacles, which do not count as failures of the job."""
 MOVED: Final = "moved"
@@ -127,7 +127,7 @@ class RowRunner:
     async def proven(self, job: Job, claim: Claim) -> int:
         """Return how many rows of a piece have an output in the blob that a claim names."""
         kept, spec = KeptWork.read(claim.kept, defaults.RESULT_BYTES), read_spec(job.spec)
-        data = await self._shop.shelf.get(kept.root, kept.size)
+        data = await self._shop.shelf.get(kept.root, kept.size, own=False)
         return len(check_some_output(data, job.rows, spec.first, spec.last))
 
     async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:

@@ -1,6 +1,6 @@
 """Stores inputs and outputs of jobs as blobs, and fetches those of other nodes."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from . import defaults
-from .errors import BadOutcome
+from .allotment import Allotment, JobBlob, Marker
+from .errors import BadOutcome, JobsDiskFull
 from .spec import BlobPart
 
 
@@ -26,7 +27,8 @@ class Shelves(Protocol):
     """Storage for the inputs and outputs of jobs. `Shelf` implements it.
 
     A blob with an `author` is kept while that author has jobs, other blobs while a claim of this
-    node names them.
+    node names them. Blobs of other nodes' jobs have a part of the disk limit (`allotment.py`), and
+    those of this node's own jobs may exceed a default limit.
     """
 
     fetched: int
@@ -40,14 +42,29 @@ class Shelves(Protocol):
         ...
 
     async def keep(self, root: str, size: int, author: str) -> None:
-        """Fetch a whole blob of `size` bytes from any provider, keep it, and announce it.
+        """Fetch a whole blob of `size` bytes from any provider, keep it for a peer that has asked
+        for that, and announce it.
 
-        Raises the errors of `get`.
+        Raises the errors of `get`. The blob is not kept then.
         """
         ...
 
-    async def read(self, part: BlobPart, author: str) -> bytes:
-        """Return a part of a blob. Its missing chunks are fetched and kept.
+    async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
+        """Raise JobsDiskFull if blobs of these sizes, by root, cannot be kept for an author because
+        a peer asks for it."""
+        ...
+
+    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+        """Keep blobs that were read, so that nothing evicts them.
+
+        If a peer has `asked` for that, raises JobsDiskFull if there is no room for them, and
+        ModelError `not-stored` if a part of one was evicted after it was read.
+        """
+        ...
+
+    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
+        """Return a part of a blob. Its missing chunks are fetched, and stay until the space is
+        needed. `asked` is True if a peer has asked for that.
 
         Raises the errors of `get`.
         """
@@ -57,10 +74,12 @@ class Shelves(Protocol):
         """Delete the blobs of each author for which `authors` returns False."""
         ...
 
-    async def get(self, root: str, size: int) -> bytes:
-        """Fetch a result of `size` bytes from any provider.
+    async def get(self, root: str, size: int, *, own: bool = True) -> bytes:
+        """Fetch a result of `size` bytes from any provider: of this node's `own` job, or of another
+        node's.
 
-        Raises ModelError if the fetch fails, and BadOutcome if the blob has another size.
+        Raises ModelError if the fetch fails, JobsDiskFull if it is not `own` and there is no room
+        for it, and BadOutcome if the blob has another size.
         """
         ...
 
@@ -74,14 +93,20 @@ class Shelves(Protocol):
         ...
 
 
+class DiskLimit(Protocol):
+    """The part of a `Quota` that the shelf uses."""
+
+    async def evict_for(self, needed: int, *, asked: bool = False) -> object: ...
+    async def part(self, share: float) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """The library that stores the blobs, with access to the disk quota and to announcements in the
     DHT."""
 
     library: Library
-    make_room: Callable[[int], Awaitable[object]]
-    """Frees this many bytes on the disk. Raises ModelError if that is impossible."""
+    limit: DiskLimit
     withdraw: Callable[[str], None]
     """Stops announcing the blob with this root."""
 
@@ -90,8 +115,8 @@ class Shelf(Shelves):
     """Blobs with inputs and outputs of jobs, on one node.
 
     `folder` holds temporary files, and one marker file for each blob that is stored only for jobs.
-    The marker of a blob that is kept for an author contains the author's peer id. `linked` returns
-    the peers from which blobs are fetched.
+    The marker of a blob that is kept for an author contains the author's peer id. `own` is the id
+    of this node, and `linked` returns the peers from which blobs are fetched.
     """
 
     def __init__(
@@ -101,6 +126,7 @@ class Shelf(Shelves):
         exchange: ChunkExchange,
         folder: Path,
         *,
+        own: PeerId,
         linked: Callable[[], list[PeerId]],
     ) -> None:
         self._host = host
@@ -108,27 +134,44 @@ class Shelf(Shelves):
         self._storage = storage
         self._exchange = exchange
         self._folder = folder
+        self._own = own
         self._linked = linked
         self.fetched = 0
         self._one = trio.Lock()  # all operations use the same temporary files
+        self._allotment = Allotment()
+        self._admitting = trio.Lock()
+        self._loaded = False
 
     async def put(self, data: bytes, author: str = "", *, announced: bool = True) -> str:
         path = self._folder / "result"
         async with self._one:
             before = self._library.blobs.roots()
-            await self._storage.make_room(len(data))
+            await self._storage.limit.evict_for(len(data), asked=author == self._own)
             try:
                 await self._host.offload(self._write, path, data)
                 root = await self._library.add_blob(path)
                 if root not in before:
-                    await self._mark(root, author)
+                    await self._mark(root, Marker((author,) if author else ()))
+                    if author not in ("", self._own):
+                        size = max(len(data), defaults.LEAST_CHARGE)
+                        self._allotment.blobs[root] = JobBlob((author,), size, kept=True)
             finally:
                 await self._remove_file(path)
         if announced:
             await self._exchange.announce(root)
         return root
 
-    async def get(self, root: str, size: int) -> bytes:
+    async def get(self, root: str, size: int, *, own: bool = True) -> bytes:
+        with self._allotment.using(root):
+            if own:
+                return await self._got(root, size, own=True)
+            async with self._admitting:
+                await self._admit(size)
+            with self._allotment.reserved(size):
+                return await self._got(root, size, own=False)
+
+    async def _got(self, root: str, size: int, *, own: bool) -> bytes:
+        """Fetch a result, and delete it again if it was not here before."""
         async with self._one:
             here = root in self._library.blobs.roots()
         patience = defaults.FETCH_PATIENCE
@@ -136,43 +179,173 @@ class Shelf(Shelves):
         try:
             if tree.size != size:
                 raise BadOutcome(f"a result of {size} bytes is a blob of {tree.size}")
-            await self._exchange.fetch_blob(root, self._linked, patience=patience, asked=True)
+            await self._exchange.fetch_blob(root, self._linked, patience=patience, asked=own)
             return await self._read_out(root)
         finally:
-            if not here:
+            if not here and root not in self._allotment.blobs:  # a peer may have had it kept now
                 with trio.CancelScope(shield=True):
                     await self._forget(root)
 
     async def keep(self, root: str, size: int, author: str) -> None:
-        tree = await self._kept_tree(root, size, author)
-        patience = defaults.FETCH_PATIENCE
-        report = await self._exchange.fetch(
-            root, tree.leaves, self._linked, patience=patience, asked=True
-        )
-        self.fetched += report.size
+        with self._allotment.using(root):
+            tree = await self._kept_tree(root, size, author, asked=True)
+            try:
+                await self._fetch(tree, tree.leaves, author, asked=True, kept=True)
+                await self.pin([root], author, asked=True)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._give_back(root)
+                raise
         await self._exchange.announce(root)
 
-    async def read(self, part: BlobPart, author: str) -> bytes:
-        tree = await self._kept_tree(part.root, part.size, author)
-        first = part.start // CHUNK
-        leaves = tree.leaves[first : (part.stop - 1) // CHUNK + 1]
+    async def _give_back(self, root: str) -> None:
+        """Delete a blob that was to be kept, unless it is kept already or in use elsewhere."""
+        blob = self._allotment.blobs.get(root)
+        if blob is not None and not blob.kept and self._allotment.users(root) == 1:
+            await self.drop(root)
+
+    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
+        with self._allotment.using(part.root):
+            tree = await self._kept_tree(part.root, part.size, author, asked=asked)
+            first = part.start // CHUNK
+            leaves = tree.leaves[first : (part.stop - 1) // CHUNK + 1]
+            await self._fetch(tree, leaves, author, asked=asked)
+            data = await self._host.offload(self._read_chunks, leaves)
+        return data[part.start - first * CHUNK : part.stop - first * CHUNK]
+
+    async def _fetch(
+        self,
+        tree: Tree,
+        leaves: Sequence[str],
+        author: str,
+        *,
+        asked: bool = False,
+        kept: bool = False,
+    ) -> None:
+        """Fetch chunks of a blob whose tree is here, if there is room for them, also for keeping
+        the blob if `kept`. `asked` is True if a peer asks for it.
+
+        Raises JobsDiskFull if blobs of other nodes' jobs have no room.
+        """
+        own = author == self._own and not asked
+        blob = self._allotment.blobs.get(tree.root)
+        if blob is not None and not own:
+            async with self._admitting:
+                needed = await self._missing(tree, leaves)
+                part = await self._admit(needed)
+                if kept and not blob.kept:
+                    self._allotment.check_kept(blob.size + needed, part, author)
+                # It stays counted if the fetch fails, because some of the chunks may be here.
+                blob.size = min(blob.size + needed, max(tree.size, blob.size))
+                blob.used = self._host.wall()
+        patience = defaults.FETCH_PATIENCE
         report = await self._exchange.fetch(
-            part.root, leaves, self._linked, patience=defaults.FETCH_PATIENCE, asked=True
+            tree.root, leaves, self._linked, patience=patience, asked=own
         )
         self.fetched += report.size
-        data = await self._host.offload(self._read_chunks, leaves)
-        return data[part.start - first * CHUNK : part.stop - first * CHUNK]
+
+    async def _missing(self, tree: Tree, leaves: Sequence[str]) -> int:
+        """Return how many bytes of these chunks of a blob are not here."""
+        sizes = (await self._library.content(tree.root)).chunks
+        missing = await self._host.offload(self._library.store.missing, leaves)
+        return sum(sizes[leaf] for leaf in missing)
+
+    async def _admit(self, needed: int) -> int:
+        """Evict blobs so that `needed` more bytes of other nodes' jobs fit into their part of the
+        disk limit, and return the bytes of that part.
+
+        Raises JobsDiskFull if that is impossible. Call it with the lock `_admitting`.
+        """
+        await self._load()
+        for root in self._allotment.lost(self._library.blobs.roots()):
+            await self._remove_file(self._folder / root)
+        part = await self._storage.limit.part(defaults.DISK_PART)
+        for root in self._allotment.to_evict(needed, part):
+            if not self._allotment.is_used(root):  # one may have begun while another was deleted
+                await self.drop(root)
+        if self._allotment.size + needed > part:
+            raise JobsDiskFull(needed, part, self._allotment.size)
+        return part
+
+    async def _load(self) -> None:
+        """Find the blobs of other nodes' jobs that an earlier run has stored, once."""
+        if self._loaded:
+            return
+        try:
+            entries = await self._host.offload(self._host.files.list, self._folder)
+        except OSError:  # the folder is created with the first marker
+            entries = []
+        roots = self._library.blobs.roots()
+        for root in (each.name for each in entries if each.name in roots):
+            marker = await self._marker_of(root)
+            made = marker.use == "" and marker.authors in ((), (self._own,))
+            if made or root in self._allotment.blobs:
+                continue
+            with suppress(ModelError):  # a damaged blob takes no more space
+                parts = await self._library.parts(root)
+                size = await self._host.offload(self._library.store.size_of, parts)
+                size, used = max(size, defaults.LEAST_CHARGE), self._library.usage.fetched.get(root)
+                kept = marker.use != "read"
+                self._allotment.blobs[root] = JobBlob(marker.authors, size, kept, used or 0.0)
+        self._loaded = True
+
+    async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
+        async with self._admitting:
+            part, blobs = await self._admit(0), self._allotment.blobs
+            new = [size for r, size in sizes.items() if r not in blobs or not blobs[r].kept]
+            self._allotment.check_kept(sum(new), part, author)
+
+    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+        async with self._admitting:
+            await self._load()
+            if asked:
+                await self._check_pin(roots, author)
+            for root in sorted(roots):
+                blob = self._allotment.blobs.get(root)
+                if blob is None or (blob.kept and author in blob.authors):
+                    continue
+                authors = (*blob.authors, author) if blob.kept else (author,)
+                await self._mark(root, Marker(authors, "kept"))
+                await self._library.usage.note_added(root)  # so the quota does not evict it
+                blob.authors, blob.kept = authors, True
+
+    async def _check_pin(self, roots: Iterable[str], author: str) -> None:
+        """Raise the errors of `pin`."""
+        part, needed = await self._admit(0), 0
+        for root in sorted(roots):
+            if not await self._is_whole(root):
+                raise ModelError("not-stored", f"a part of {root[:16]} was evicted meanwhile")
+            blob = self._allotment.blobs.get(root)
+            if blob is not None and not blob.kept:
+                needed += blob.size
+            elif blob is not None and len({*blob.authors, author}) > defaults.KEPT_AUTHORS:
+                raise ModelError("not-stored", f"{root[:16]} is kept for many authors already")
+        if needed:
+            self._allotment.check_kept(needed, part, author)
+
+    async def _is_whole(self, root: str) -> bool:
+        """Return whether a blob and all of its chunks are here."""
+        if root not in self._library.blobs.roots():
+            return False
+        leaves = (await self._library.blobs.tree(root)).leaves
+        return not await self._host.offload(self._library.store.missing, leaves)
 
     def _read_chunks(self, leaves: Sequence[str]) -> bytes:
         return b"".join(map(self._library.store.get, leaves))
 
-    async def _kept_tree(self, root: str, size: int, author: str) -> Tree:
-        """Fetch a blob's tree, and mark the blob as kept for an author unless it was here before.
+    async def _kept_tree(self, root: str, size: int, author: str, *, asked: bool = False) -> Tree:
+        """Fetch a blob's tree, and mark the blob as one of an author's jobs unless it was here
+        before.
 
         Raises BadOutcome if the blob has another size.
         """
         async with self._one:
             here = root in self._library.blobs.roots()
+        own = author == self._own and not asked
+        async with self._admitting:
+            await self._load()
+            if not here and not own:
+                await self._admit(defaults.LEAST_CHARGE)
         tree = await self._tree(root, size)
         if tree.size != size:
             if not here:
@@ -180,24 +353,27 @@ class Shelf(Shelves):
             raise BadOutcome(f"expected a blob of {size} bytes, got one of {tree.size}")
         if not here:
             async with self._one:
-                await self._mark(root, author)
+                await self._mark(root, Marker((author,), "" if own else "read"))
+            if not own and root not in self._allotment.blobs:
+                self._allotment.blobs[root] = JobBlob((author,), used=self._host.wall())
         return tree
 
-    async def _mark(self, root: str, author: str) -> None:
-        await self._host.offload(self._write, self._folder / root, author.encode())
+    async def _mark(self, root: str, marker: Marker) -> None:
+        await self._host.offload(self._write, self._folder / root, marker.packed())
 
     async def tidy_kept(self, authors: Callable[[str], bool]) -> None:
         with suppress(OSError):
             for entry in await self._host.offload(self._host.files.list, self._folder):
-                author = await self._author_of(entry.name) if is_digest(entry.name) else ""
-                if author and not authors(author):
+                marker = await self._marker_of(entry.name) if is_digest(entry.name) else Marker()
+                if marker.authors and not any(authors(author) for author in marker.authors):
                     await self.drop(entry.name)
 
-    async def _author_of(self, root: str) -> str:
-        """Return the author that a blob is kept for, or ""."""
+    async def _marker_of(self, root: str) -> Marker:
+        """Return the marker of a blob, an empty one if there is none."""
         with suppress(ModelError):
-            return (await self._host.offload(self._read, self._folder / root)).decode()
-        return ""
+            text = (await self._host.offload(self._read, self._folder / root)).decode()
+            return Marker.read(text)
+        return Marker()
 
     async def _tree(self, root: str, size: int) -> Tree:
         """Fetch a blob's hash tree. Raises BadOutcome if the blob is larger than `size` bytes.
@@ -218,12 +394,15 @@ class Shelf(Shelves):
             if await self._host.offload(self._host.files.size, path) is not None:
                 await self._forget(root)
                 await self._remove_file(path)
+                self._allotment.blobs.pop(root, None)
 
     async def tidy(self, wanted: Collection[str]) -> None:
         with suppress(OSError):
             for entry in await self._host.offload(self._host.files.list, self._folder):
                 name = entry.name
-                if is_digest(name) and name not in wanted and not await self._author_of(name):
+                if not is_digest(name) or name in wanted:
+                    continue
+                if not (await self._marker_of(name)).authors:
                     await self.drop(name)
 
     async def _read_out(self, root: str) -> bytes:
@@ -243,7 +422,7 @@ class Shelf(Shelves):
             if root not in self._library.blobs.roots():
                 return
             own = await self._library.parts(root)
-            for other in self._library.everything() - {root}:
+            for other in sorted(self._library.everything() - {root}):
                 with suppress(ModelError):  # a damaged blob has no chunks to preserve
                     own -= await self._library.parts(other)
             self._storage.withdraw(root)

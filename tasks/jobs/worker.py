@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from ...dht.errors import NotEnoughDisk
 from ...state import defaults as state_defaults
 from ...state.errors import FeedFull
 from ...state.feeds.kinds import KINDS
@@ -92,6 +93,7 @@ class _Work:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     shown: float = 0.0  # time at which progress was last written
     step: int = 0  # the progress of the work; rows, if there are several
+    output: tuple[str, int] | None = None  # root and bytes of the blob with its output
     failed: bool = True  # whether an end without a result counts as a failure of the job
 
     @property
@@ -386,13 +388,19 @@ class Worker:
         result = await self._result(work, outcome)
         if result is not None:
             self._finish(work, result)
+            if work.hedge and work.output is not None:  # other nodes keep it only for a claimant
+                await self._have_kept(work)
 
     async def _is_backed(self, work: _Work, claim: Claim) -> bool:
         """Return whether the blob that a claim names shows progress. The job is then left to the
         claimant."""
         step = 0
-        with suppress(ShoalError):  # what cannot be fetched or read proves nothing
+        try:
             step = await self._runners[work.job.kind].proven(work.job, claim)
+        except NotEnoughDisk:
+            step = claim.step  # this node cannot do the job either
+        except ShoalError:
+            pass  # what cannot be fetched or read proves nothing
         return self._claimant.judge(work.job.id, min(step, claim.step), self._host.now())
 
     async def _claim(self, work: _Work) -> None:
@@ -470,9 +478,15 @@ class Worker:
             self._health(f"cannot store the result of a job: {error.message}")
             return None
         self._health(None)
-        if self._replicate is not None:
-            await self._replicate(work.job.id, root, len(data))
+        work.output = root, len(data)
+        if not work.hedge:
+            await self._have_kept(work)
         return pack_outcome(replace(outcome, text="", sealed=b"", blob=root, size=len(data)))
+
+    async def _have_kept(self, work: _Work) -> None:
+        """Ask another node to keep the output of a job."""
+        if self._replicate is not None and work.output is not None:
+            await self._replicate(work.job.id, *work.output)
 
     def _finish(self, work: _Work, result: bytes) -> None:
         """Write the result into the claim. If that fails, leave the job to other nodes."""

@@ -174,7 +174,7 @@ def _merged(costs: Costs, spans: Spans) -> Iterator[Spans]:
 
 def _as_replica(costs: Costs, spans: Spans, number: int) -> Spans:
     """Return a span for a machine without one: the largest of the others' that fits."""
-    fitting = [span for span in set(spans.values()) if costs.fits(number, span)]
+    fitting = [span for span in dict.fromkeys(spans.values()) if costs.fits(number, span)]
     return {number: max(fitting, key=lambda span: (span[1] - span[0], span))} if fitting else {}
 
 

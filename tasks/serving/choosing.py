@@ -85,7 +85,7 @@ class Choosing:
 
     async def _other(self, root: str, taken: Callable[[], Collection[str]]) -> ServingChoice | None:
         members, own = self._directory.members(), self._directory.own().peer
-        unfit = frozenset((*self._unfit, *taken()))
+        unfit = frozenset({*self._unfit, *taken()})
         backing = self._backing()
         choice = await self._host.offload(choose_other, members, own, root, backing, unfit)
         if choice is not None and choice.root in taken():  # another slot was faster

@@ -43,6 +43,22 @@ DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219), "init_module": (175, 105),
     "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224),
+    "swapoff": (168, 225), "sethostname": (170, 161), "setdomainname": (171, 162),
+    "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266), "acct": (163, 89), "quotactl": (179, 60), "syslog": (103, 116),
+    "iopl": (172, None), "ioperm": (173, None), "open_tree": (428, 428), "move_mount": (429, 429),
+    "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433),
+    "mount_setattr": (442, 442), "name_to_handle_at": (303, 264), "fanotify_init": (300, 262),
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14),
+    "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    # Memory and queues that would outlive the process, outside its memory limit.
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
+    "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186),
+    "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
 }  # fmt: skip
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
 _THREAD: Final = 0x10000  # CLONE_THREAD

@@ -37,6 +37,7 @@ QUICK = (
 """Scripts of which a short run takes seconds, and needs no program of others and no root."""
 BEGINNING_S = 10.0
 """Seconds of each other script: it builds its worlds, and begins to measure."""
+LACKING = "hint: name its Python"  # of a script that needs a program of others
 # In one process, because most scripts take a second to import torch or numpy.
 HELP = """
 import contextlib, importlib, io, sys
@@ -106,7 +107,9 @@ def flaw_at_the_beginning(script: Path, seconds: float = BEGINNING_S) -> str:
             stop(run)
         if "Traceback" in said or code not in (None, 0, 1):
             return f"{script.name}: exit code {code}: {said[-2000:]}"
-        lines = out.read_text().splitlines() if code is not None else ['{"name": ""}']
+        lines = out.read_text().splitlines()
+        if code is None or (said.startswith("error: ") and LACKING in said):
+            return ""
         if not lines or "name" not in json.loads(lines[-1]):
             return f"{script.name}: no result: {said[-2000:]}"
     return ""
@@ -130,6 +133,8 @@ def test_each_other_script_begins_to_measure() -> None:
         ("import nothing_of_this_name", "nothing_of_this_name"),
         ("print('{}')", "no result"),
         ("raise SystemExit(2)", "exit code 2"),
+        ("raise SystemExit('error: it failed\\nhint: mend it')", "no result"),
+        ("raise SystemExit('error: no peft\\nhint: name its Python with --peft')", ""),
         (
             "import subprocess, sys, time\n"
             "subprocess.run([sys.executable, '-c', 'renamed()'])\ntime.sleep(60)",

@@ -63,6 +63,7 @@ def greedy(prompt: str, count: int) -> str:
     return text
 
 
+@pytest.mark.ci
 def test_three_daemons(start: Start, tmp_path: Path) -> None:
     """Two serve the layers, and a third without torch sends prompts; then one is killed."""
     first = start(tmp_path / "1", "--layers", "0:3")

@@ -83,6 +83,15 @@ def test_hash_seeds(name: str, hash_seed: str) -> None:
     assert run(name, hash_seed=hash_seed) == run(name)
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("seed", [1, 2])
+def test_hash_seeds_of_a_chain_with_jobs(seed: int) -> None:
+    """A stage is replaced, so that the gateway tells those that stay in an order of its own."""
+    runs = [run("serving", seed=seed, hash_seed=str(each)) for each in range(4)]
+    assert runs[1:] == runs[:1] * 3
+    assert runs[0]["count"] > 10_000
+
+
 @WORKLOADS
 def test_under_a_profiler(name: str, tmp_path: Path) -> None:
     assert run(name, python=profiled(tmp_path)) == run(name)
@@ -117,6 +126,7 @@ def test_the_same_seed_twice_shows_a_leak_of_entropy(name: str) -> None:
     assert run(name, *leak) != run(name, *leak, attempt=1)
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_a_slow_machine_shows_a_leak_of_time(name: str, tmp_path: Path) -> None:
     leak = "--leak", "time"
@@ -140,6 +150,7 @@ def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
     assert same[0] == same[1] != run(name, *leak, hash_seed="2")
 
 
+@pytest.mark.ci
 @WORKLOADS
 def test_address_randomisation_shows_an_order_of_addresses(name: str) -> None:
     """Two runs without randomisation do not show it."""

@@ -25,6 +25,7 @@ from shoal.netsim.determinism.reexec import reexec
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
+from tests.netsim.serving import serving_world
 from tests.netsim.swarm import Leak, swarm_world
 
 HOSTS = 20
@@ -129,7 +130,7 @@ def echo_world(leak: Leak | None, seed: int, trace: Trace) -> tuple[World, Any]:
     return world, main
 
 
-WORKLOADS = {"echo": echo_world, "daemons": swarm_world}
+WORKLOADS = {"echo": echo_world, "daemons": swarm_world, "serving": serving_world}
 
 
 def main() -> None:

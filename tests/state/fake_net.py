@@ -65,7 +65,8 @@ class FakeLink:
         self.peer = other.peer
         self.identities = FakeIdentities(dialled, other.port)
         self.brief = brief
-        self.status = FakeStatus((other.ip, 4001))
+        self.address = (other.ip, 4001)
+        self.status = FakeStatus(self.address)
         self.closed: str | None = None
         self.quiet = False
         self.connected = True

@@ -22,7 +22,9 @@ ALIKE = {
     "\u0441\u043e\u0441\u043e": "coco", "ti\u202eny": "tiny",
     "ti\u3164ny": "tiny", "\u01c0lama": "llama", "deep\u1d04": "deepc",
     "\ua4d4\ua4f2\ua4e0\ua4ec": "TINY", "gpt\u30fcoss": "gpt-oss", "gpt\u4e00oss": "gpt-oss",
-    "gpt\u1173oss": "gpt-oss",
+    "gpt\u1173oss": "gpt-oss", "ti\u0307ny": "tiny", "tiny\u0332": "tiny", "\u019ainy": "tiny",
+    "\u029f\u029f\u1d00\u1d0d\u1d00": "llama", "\uabae\uabae\uab7a": "lla",
+    "\u2ca6\u2c92\u2c9a\u2ca8": "TINY",
 }  # fmt: skip
 
 

@@ -285,5 +285,5 @@ def _plain(address: str) -> str:
 
 
 def _load_pages(host: Host) -> Mapping[str, bytes]:
-    names = set(PAGES.values())
+    names = dict.fromkeys(PAGES.values())
     return {name: host.files.read(_WEB / name, limit=defaults.PAGE_BYTES) for name in names}

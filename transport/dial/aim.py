@@ -7,7 +7,7 @@ answered this node, and higher elsewhere. A dial that reaches the expected peer 
 docs/adr/0026.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -44,7 +44,6 @@ class FailedDialLimiter:
         self._strange = TargetBudget(strange, window_s, memory)
         self._strange_udp = TargetBudget(strange_udp, defaults.AIM_STRANGE_UDP[1], memory)
         self._near_tried: OrderedDict[str, float] = OrderedDict()
-        self._under_way: Counter[tuple[TargetBudget, str]] = Counter()
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._given: set[tuple[str, int]] = set()
 
@@ -99,22 +98,17 @@ class FailedDialLimiter:
         Raises DialFailed with code `too-often` if the limit is reached. Dials under way count
         towards the limit.
         """
-        key = budget, targets(ip)[0].name
-        if budget.left(ip, self._now()) - self._under_way[key] < cost:
+        if budget.left(ip, self._now()) < cost:
             raise DialFailed("too-often", f"too many recent dials to `{address}` failed")
-        self._under_way[key] += cost
         try:
-            yield
+            with budget.hold(ip, cost):
+                yield
         except BaseException:
             for _ in range(cost):
                 budget.take(ip, self._now())
             raise
         else:
             self.answered(ip)
-        finally:
-            self._under_way[key] -= cost
-            if not self._under_way[key]:
-                del self._under_way[key]
 
     def _may_knock(self, ip: str) -> bool:
         """Return whether a private address may be dialled.

@@ -98,7 +98,7 @@ class ConnectionAttempts:
             )
             while nursery.child_tasks or self._endpoint.link(peer) is not None:
                 link = self._endpoint.link(peer)
-                if link is not None and link.connected and link.status.seen:
+                if link is not None and link.connected and link.seen:
                     break
                 await trio.sleep(defaults.FETCH_LOOK_S)
             nursery.cancel_scope.cancel()

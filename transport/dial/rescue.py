@@ -36,7 +36,7 @@ class Rescue:
         self._host = host
         self._reach = reach
         self._timeout = timeout
-        self._rounds: set[RetryRounds[str]] = set()
+        self._rounds: dict[RetryRounds[str], None] = {}
 
     def wake(self) -> None:
         """Dial again at once. Call this when the network has changed."""
@@ -52,7 +52,7 @@ class Rescue:
             every=pace(self._host),
             times=lambda: times(link, len(self._rounds)),
         )
-        self._rounds.add(rounds)
+        self._rounds[rounds] = None
         try:
             async with trio.open_nursery() as nursery:
                 if self.finder is not None:
@@ -60,7 +60,7 @@ class Rescue:
                 code = await rounds.run(lambda: self._dial_again(link))
                 nursery.cancel_scope.cancel()
         finally:
-            self._rounds.discard(rounds)
+            self._rounds.pop(rounds, None)
         return code
 
     async def _dial_again(self, link: Link) -> str | None:

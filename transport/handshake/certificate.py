@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import warnings
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.utils import CryptographyDeprecationWarning
 from OpenSSL import SSL
 
-from ..defaults import CERTIFICATE_BYTES
+from ..defaults import CERTIFICATE_BYTES, CERTIFICATES
 from ..errors import TransportError
 from ..host.seam import Host
 from ..identity import Identity, PeerId, base58_encode, verify_raw
@@ -94,12 +95,19 @@ class Certificate:
 def peer_of_certificate(der: bytes) -> PeerId:
     """Check a certificate (DER), and return the peer id that it proves.
 
+    A node presents the same certificate on every connection until it ends. So a process remembers
+    the certificates that it has found valid lately.
+
     Only Ed25519 identities are accepted. Raises TransportError with code `bad-certificate` if the
     certificate is invalid. One that would be expensive to verify is refused before any signature is
     checked.
     """
     if len(der) > CERTIFICATE_BYTES:
         raise _bad(f"it has more than {CERTIFICATE_BYTES} bytes")
+    return _check_once(der)
+
+
+def _check(der: bytes) -> PeerId:
     try:
         certificate = _load(der)
         public_key, signature = _read_signed_key(_libp2p_extension(certificate))
@@ -111,6 +119,11 @@ def peer_of_certificate(der: bytes) -> PeerId:
         raise _bad("it has a wrong signature") from None
     except UNREADABLE as error:
         raise _bad(f"it cannot be read ({str(error)[:80]})") from None
+
+
+# Checking takes 0.3 ms. The result depends only on the bytes. Refusals are not remembered. The
+# handshake proves in every connection that the peer has the certificate's key.
+_check_once = lru_cache(maxsize=CERTIFICATES)(_check)
 
 
 def _load(der: bytes) -> x509.Certificate:

@@ -38,6 +38,12 @@ class RealChild:
     def socket(self) -> trio.socket.SocketType:
         return self._socket
 
+    def is_stopped(self) -> bool:
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:  # it has ended, or this system does not tell
+            return False
+
     async def wait(self) -> int:
         return await self._process.wait()
 

@@ -157,7 +157,9 @@ class RealFiles:
             for staged, path in moves:
                 with suppress(FileNotFoundError):
                     os.replace(staged, path)
-            list(pool.map(_sync, _shared_out(list({path.parent for _, path in moves}))))
+            list(
+                pool.map(_sync, _shared_out(list(dict.fromkeys(path.parent for _, path in moves))))
+            )
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:
         try:

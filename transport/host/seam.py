@@ -185,6 +185,11 @@ class Child(Protocol):
         blocking."""
         ...
 
+    def is_stopped(self) -> bool:
+        """Return whether a signal such as SIGSTOP has stopped the child, so that it neither runs
+        nor ends by itself."""
+        ...
+
     async def wait(self) -> int:
         """Wait for the child to end and return its exit status. A negative status is the number of
         the signal that ended the child."""

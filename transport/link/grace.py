@@ -88,7 +88,20 @@ class Grace:
             if silence >= limits.hold_s or (silence >= limits.grace_s and not self._link.at_stake):
                 self._link.close("silent" if self._paths.silent else "unreachable")
                 return
-            await trio.sleep(defaults.TICK_S)
-            late = self._host.now() - now - defaults.TICK_S
+            wait = self._wait(silence)
+            await trio.sleep(wait)
+            late = self._host.now() - now - wait
             heard += late if late > defaults.STALL_S else 0.0
             now = self._host.now()
+
+    def _wait(self, silence: float) -> float:
+        """Return the seconds until the next look, given the seconds of silence so far.
+
+        The times at which the link is reported or ends are met exactly, if the silence lasts.
+        """
+        limits = self._limits
+        if not self._paths.missing:  # the path may be lost at any time
+            return defaults.TICK_S
+        times = limits.quiet_s, limits.grace_s, limits.hold_s
+        left = [max(at - silence, defaults.TICK_S) for at in times if at > silence]
+        return min(defaults.GRACE_LOOK_S, *left)

@@ -169,6 +169,11 @@ class Link:
         return self.paths.places
 
     @property
+    def seen(self) -> dict[str, tuple[int, int]]:
+        """The addresses at which this node sees the peer now (see `LinkPaths.seen`)."""
+        return self.paths.seen()
+
+    @property
     def round_trip(self) -> float | None:
         """The round trip in seconds on the path in use, None before the first measurement."""
         path = self.paths.used

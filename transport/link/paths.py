@@ -123,6 +123,21 @@ class LinkPaths:
             return None
         return path.secured.address[0], port
 
+    def seen(self) -> dict[str, tuple[int, int]]:
+        """Return the IP addresses at which this node sees the peer on paths without a relay, the
+        latest last.
+
+        Each is mapped to the peer's TCP and UDP port there (0 if unknown).
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for path in self._paths:
+            ip, port = path.secured.address
+            if path.path_kind is PathKind.RELAYED or not ip:
+                continue
+            tcp, udp = found.get(ip, (0, 0))
+            found[ip] = (port, udp) if path.secured.medium == "tcp" else (tcp, port)
+        return found
+
     def statuses(self) -> tuple[PathStatus, ...]:
         """Return the status of each path, for display."""
         return tuple(

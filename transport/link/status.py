@@ -50,19 +50,3 @@ class LinkStatus:
     posts_refused: int
     rate: float = 0.0
     loss: float = 0.0
-
-    @property
-    def seen(self) -> dict[str, tuple[int, int]]:
-        """The IP addresses at which this node sees the peer on paths without a relay, the latest
-        last.
-
-        Each is mapped to the peer's TCP and UDP port there (0 if unknown).
-        """
-        found: dict[str, tuple[int, int]] = {}
-        for path in self.paths:
-            ip, port = path.address
-            if path.path_kind is PathKind.RELAYED or not ip:
-                continue
-            tcp, udp = found.get(ip, (0, 0))
-            found[ip] = (port, udp) if path.medium == "tcp" else (tcp, port)
-        return found

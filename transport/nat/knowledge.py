@@ -142,7 +142,7 @@ class NodeKnowledge:
     def rtt(self, peer: PeerId) -> float | None:
         """Return the round trip of the link to a peer in seconds; None if there is no such link."""
         link = self._endpoint.link(peer)
-        return link.status.rtt if link is not None else None
+        return link.round_trip if link is not None else None
 
 
 def _note(table: dict[PeerId, dict[str, None]], peer: PeerId, ip: str) -> None:

@@ -85,7 +85,7 @@ class AddressVouching:
             reply = await voucher.call(METHOD, {"peer": peer}, timeout=defaults.WHERE_S)
         except (CallRefused, LinkClosed):
             return
-        seen = read_vouched(reply.header.get("seen"), voucher.status.address[0])
+        seen = read_vouched(reply.header.get("seen"), voucher.address[0])
         self._knowledge.vouch(peer, seen, voucher.peer)
 
     def _vouchers(self, peer: PeerId) -> Sequence[Link]:
@@ -95,5 +95,5 @@ class AddressVouching:
         """
         links = [each for each in self._endpoint.links() if each.peer != peer and each.connected]
         found = [each for each in links if not is_relayed(each)]
-        first = {region(each.status.address[0]): each for each in found}
+        first = {region(each.address[0]): each for each in found}
         return list(dict.fromkeys([*first.values(), *found]))[: defaults.VOUCHERS]

@@ -210,7 +210,7 @@ class RelayClient:
         known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
         if link is None or not known:
             return Refusal("no-circuit", "no such circuit")
-        seen = read_vouched(call.header.get("seen"), link.status.address[0])
+        seen = read_vouched(call.header.get("seen"), link.address[0])
         for callback in self._on_seen:
             callback(known[0], seen, call.peer)
         return Reply()
@@ -242,7 +242,7 @@ class RelayClient:
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
         stream.narrow(WINDOW_BYTES)
-        pipe = CircuitByteStream(stream, link.peer, voucher=link.status.address[0])
+        pipe = CircuitByteStream(stream, link.peer, voucher=link.address[0])
         self._circuits[pipe] = peer
         return pipe
 
@@ -269,7 +269,7 @@ class RelayClient:
         if not self._on_circuit or not self._may_arrive(relay, source):
             stream.reset("busy")
             return
-        seen = read_vouched(incoming.header.get("seen"), link.status.address[0])
+        seen = read_vouched(incoming.header.get("seen"), link.address[0])
         pipe, opener = CircuitByteStream(stream, relay, seen=seen), PeerId(source)
         self._circuits[pipe] = opener
         self._arriving[relay] += 1
@@ -446,7 +446,7 @@ class RelayClient:
         if not link.alive:
             return False
         now, ttl = self._host.now(), _ttl(reply)
-        seen = read_vouched(reply.header.get("seen"), link.status.address[0])
+        seen = read_vouched(reply.header.get("seen"), link.address[0])
         self._held[link.peer] = HeldReservation(link.peer, rtt, seen, now + ttl / 2, now + ttl)
         link.keep()
         self._choice.worked(link.peer)

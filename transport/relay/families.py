@@ -93,7 +93,7 @@ class Families:
     def _seen(self, peer: PeerId) -> set[bool]:
         """Return the IP versions on which a peer is seen. True stands for IPv6."""
         link = self._endpoint.link(peer)
-        return set() if link is None else {":" in ip for ip in link.status.seen}
+        return set() if link is None else {":" in ip for ip in link.seen}
 
 
 def versions(host: Host) -> set[bool]:

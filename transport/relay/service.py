@@ -162,7 +162,7 @@ class RelayService:
             return
         self._standing.linked(link.peer, seen_at(link).ip, self._host.now())
         header = {"peer": link.peer, "seen": list(seen_at(link))}
-        for other in {_other_end(each, link.peer) for each in self.book.circuits()} - {""}:
+        for other in sorted({_other_end(each, link.peer) for each in self.book.circuits()} - {""}):
             told = self._endpoint.link(PeerId(other))
             if told is not None and told.connected:
                 told.post("relay.seen", header, priority=Priority.CONTROL)

@@ -31,7 +31,7 @@ def seen_at(link: Link) -> Vouched:
 
     The result includes the last address of the other IP version, even if that path has ended.
     """
-    now = link.status.seen
+    now = link.seen
     places = {ip: ports for ip, ports in link.places.items() if ip not in now} | now if now else {}
     four = [ip for ip in places if ":" not in ip]
     six = [ip for ip in places if ":" in ip]
@@ -43,7 +43,7 @@ def seen_at(link: Link) -> Vouched:
 
 def is_relayed(link: Link) -> bool:
     """Return whether a link has no direct path, so that its peer is seen at no address."""
-    return not link.status.seen
+    return not link.seen
 
 
 def read_vouched(value: object, voucher: str) -> Vouched | None:

@@ -361,7 +361,7 @@ class Dialer:
         """Return the addresses to try, and when. If `own`, include circuits through this node's
         relays."""
         found = self.knowledge.found_at(peer)
-        linked = {link.peer for link in self.endpoint.links() if link.status.seen}
+        linked = {link.peer for link in self.endpoint.links() if link.seen}
         ours = [self.relays.address(held.relay) for held in self.relays.relays if own]
         return order(
             self.whereabouts.dialable(addresses, found),

@@ -210,15 +210,19 @@ class UdpConnection(QuicConnection):
         self._now = now
         before = self.control.bytes_in_flight
         self._pacer.begin(now)
+        stream = self._streams.get(defaults.STREAM_ID)
+        if stream is not None and self._handshake_complete:
+            acknowledges = self._spaces[Epoch.ONE_RTT]
+            if acknowledges.ack_at is not None and not stream.sender.buffer_is_empty:
+                acknowledges.ack_at = now  # aioquic would send it later, in a packet of its own
         datagrams = self.datagrams_to_send(now)
         in_flight = self.control.bytes_in_flight
         self._pacer.settle(in_flight - before)
         if self._handshake_confirmed and not self.ended:
             self._follow_path(now, datagrams)
-            if in_flight + self._max_datagram_size < self.control.congestion_window:
-                stream = self._streams.get(defaults.STREAM_ID)
-                if stream is None or stream.sender.next_offset == stream.sender._buffer_stop:
-                    self.control.nothing_more()
+            room = in_flight + self._max_datagram_size < self.control.congestion_window
+            if room and (stream is None or stream.sender.next_offset == stream.sender._buffer_stop):
+                self.control.nothing_more()
         return datagrams
 
     # Limits on what a peer can make this node store.

@@ -75,7 +75,8 @@ class Connections:
     ) -> None:
         """`half_open` counts accepted connections that are not authenticated yet. `on_byte_stream`
         is called with the byte stream of each accepted connection. `on_due` is called with a time
-        whenever `timeout` must be called earlier than announced before."""
+        whenever `timeout` must be called earlier, or need not be called until later, than announced
+        before."""
         self.dropped = 0
         """Datagrams that belonged to no connection."""
         self.gate = FirstPacketGate(host, half_open, limits)
@@ -261,6 +262,7 @@ class Connections:
             entry.armed = inf
             with self._guarding(entry):
                 self._expire(entry, now)
+        self._prune()
 
     def _expire(self, entry: _PortConnection, now: float) -> None:
         if entry.due > now + _EARLY_S:
@@ -307,6 +309,31 @@ class Connections:
         entry.due = min(inf if timer is None else max(timer, now + _LEAST_S), entry.deadline)
         if entry.due < entry.armed:
             self._arm(entry)
+        elif self._heap and self._heap[0][2] is entry:
+            before = self.due
+            self._prune()
+            if self.due > before:
+                self._on_due(self.due)
+
+    def _prune(self) -> None:
+        """Remove or postpone the earliest entries of the heap as long as their timers are not due
+        then.
+
+        Most timers are for packets that might be lost. Their acknowledgement moves the timer to a
+        later time, and to wake up for the earlier one would cost more than to move the deadline.
+        """
+        heap = self._heap
+        while heap:
+            when, number, entry = heap[0]
+            if entry.forgotten or when != entry.armed:
+                heapq.heappop(heap)
+            elif entry.due > when:
+                heapq.heappop(heap)
+                entry.armed = entry.due
+                if entry.due < inf:
+                    heapq.heappush(heap, (entry.due, number, entry))
+            else:
+                break
 
     def _transmit(self, entry: _PortConnection, now: float) -> None:
         ended = entry.connection.ended

@@ -56,7 +56,7 @@ class UdpPort:
             limits or UdpLimits(),
             half_open or HalfOpen(Limits()),
             self._accepted,
-            self._due_earlier,
+            self._set_timer,
             self._guard,
         )
 
@@ -211,7 +211,7 @@ class UdpPort:
 
     # Time.
 
-    def _due_earlier(self, when: float) -> None:
+    def _set_timer(self, when: float) -> None:
         self._timer.deadline = when
 
     async def _serve_timers(self) -> None:

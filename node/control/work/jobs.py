@@ -376,7 +376,7 @@ def _model_names(members: views.Members) -> dict[str, str]:
     """Return the names of all models that members know, by root. Shared models have no root, so
     theirs are by the digits under which their use is counted."""
     shared = {offer.model.name for offer in offers(members)}
-    named = {usage_root(name): f"{name} (no root)" for name in shared}
+    named = {usage_root(name): f"{name} (no root)" for name in sorted(shared)}
     return named | {root: model.name for root, model in views.known_models(members).items()}
 
 

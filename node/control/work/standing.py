@@ -65,7 +65,7 @@ async def work_view(
             waiting.add(standing.job.whole)
         if number % defaults.JOBS_COUNTED == 0:
             await trio.lowlevel.checkpoint()
-    counts = [working.desk.progress(job) for job in waiting]
+    counts = [working.desk.progress(job) for job in sorted(waiting)]
     return messages.WorkView(
         doing=tuple(
             messages.DoneHere(job.whole, job.kind, job.author, pieces[job.whole])

@@ -298,7 +298,7 @@ class Rounds:
 
     def _norm_limit(self) -> float:
         """Return the largest norm that this peer accepts in this round."""
-        roots = {offer.root for _, offer in self._on_head()}
+        roots = dict.fromkeys(offer.root for _, offer in self._on_head())
         norms = [self._updates[root].norm for root in roots if root in self._updates]
         return REFUSED_NORM * lower_median(norms) if norms else math.inf
 
@@ -507,7 +507,7 @@ class Rounds:
         self.ledger.prune(chain[-1].round)
         while len(self._states) > STATES_KEPT:
             self._states.popitem(last=False)
-        recent = {step.base for step in chain[:STATES_KEPT]}
+        recent = dict.fromkeys(step.base for step in chain[:STATES_KEPT])
         steps = [step for base in recent for step in self.ledger.children(base)]
         live = {entry.root for step in steps for entry in step.entries}
         live |= {offer.root for _, offer in self._on_head()}

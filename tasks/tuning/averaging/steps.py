@@ -150,7 +150,7 @@ class Ledger:
         """Return the roots of the state after a step, each with the signers that state it. The one
         of most comes first; of equally many, the lowest root."""
         found = dict[str, set[PeerId]]()
-        for peer in self._signers.get(step, ()):
+        for peer in sorted(self._signers.get(step, ())):
             of, root = self.states.get(peer, ("", ""))
             if of == step:
                 found.setdefault(root, set()).add(peer)
@@ -203,7 +203,7 @@ class Ledger:
     def prune(self, before: int) -> None:
         """Forget steps of rounds before `before`."""
         for each in [step for step in self._steps.values() if step.round < before]:
-            for peer in tuple(self._signers[each.id]):
+            for peer in sorted(self._signers[each.id]):
                 self._by_peer[peer].pop(each.id, None)
                 self._unsign(peer, each.id)
 

@@ -69,11 +69,11 @@ class _TrainerCall:
     """One call of a trainer. `done` has the results of parts by their numbers."""
 
     adapter: AdapterTensors
-    wanted: frozenset[TensorName] | None  # None: only the loss
+    derived: frozenset[TensorName] | None  # None: only the loss
     done: dict[int, "_PartDone"] = field(default_factory=dict)
 
     def wants(self, name: TensorName) -> bool:
-        return self.wanted is not None and name in self.wanted
+        return self.derived is not None and name in self.derived
 
 
 @dataclass(slots=True)
@@ -128,7 +128,9 @@ class NetworkChain:
     def _added(self, step: _TrainerCall, wanted: Collection[TensorName]) -> Gradients:
         """Return the sums over all parts. Blocking: those of a large model take 0.1 s."""
         terms = step.adapter.terms
-        tensors = {name: np.zeros(shape_of(name, terms, self.arch), np.float32) for name in wanted}
+        tensors = {
+            name: np.zeros(shape_of(name, terms, self.arch), np.float32) for name in sorted(wanted)
+        }
         for number in sorted(step.done):  # in this order, so that sums are always the same
             for name, found in step.done[number].tensors.items():
                 tensors[name] += found
@@ -270,7 +272,7 @@ class NetworkChain:
             self._numbers += 1
             number = self._numbers
             inputs: list[Buffer] = [part.tokens.tobytes()]
-            back = step.wanted is not None
+            back = step.derived is not None
             lowest = self._lowest(step)
             for stage in self._stages[:-1]:
                 order = self._order(stage, part, step, number, _Wish(keep=back))

@@ -105,7 +105,7 @@ class Afar:
         read_tuning(packed)
         job = await self._desk.submit_packed(draft, packed, lease=job_defaults.LEASE)
         if begun is not None:
-            await self._vault.hold(job, begun)
+            await self._vault.hold(job, begun, self._own)
             await self._vault.forget(f"start {errand.data}")
         await self._keepers.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
         return job

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from ....dht.errors import NotEnoughDisk
 from ....state.views.jobs import Job, Jobs
 from ....transport.errors import ShoalError
 from ...engine.families import Architecture
@@ -100,36 +101,42 @@ class Checkpoints:
         """Fetch and check a checkpoint that another node has made, and keep it. Its rows are kept
         with it.
 
-        Raises the errors of `known`, `rows` and `Vault.load`.
+        Raises the errors of `known`, `rows`, `Vault.load` and `Vault.hold`.
         """
         known = await self.known(job)
         whole = self._vault.whole
-        loaded = await self._vault.load(kept, known.terms)
+        loaded = await self._vault.load(kept, known.terms, asked=True)
         await self.rows(job, known.spec)
         if self._vault.whole > whole:
             self._vault.whole += known.spec.rows.size
-        await self._vault.hold(job.id, loaded.saved)
+        await self._shelf.pin([known.spec.rows.root], job.author, asked=True)
+        await self._vault.hold(job.id, loaded.saved, job.author, asked=True)
         return loaded.saved
 
     async def newest(self, job: Job, known: CheckedTuning) -> LoadedCheckpoint | None:
         """Return the available checkpoint with the most steps, or None.
 
         Checkpoints that do not fit, or that no node has, are left out. Raises BadState
-        if the author's own one does not fit.
+        if the author's own one does not fit, and NotEnoughDisk if this node has no room for one:
+        an older one would repeat steps that another node need not repeat.
         """
         for kept in self._candidates(job):
-            with suppress(ShoalError):
+            try:
                 whole = self._vault.whole
                 loaded = await self._vault.load(kept, known.terms)
-                await self._vault.hold(job.id, loaded.saved)
+                await self._vault.hold(job.id, loaded.saved, job.author)
                 if self._vault.whole > whole:
                     self._vault.whole += known.spec.rows.size
                 return loaded
+            except NotEnoughDisk:
+                raise
+            except ShoalError:
+                continue
         start = known.spec.start
         if start is None:
             return None
         loaded = await self._vault.load(KeptWork(start.root, start.size), known.terms)
-        await self._vault.hold(job.id, loaded.saved)
+        await self._vault.hold(job.id, loaded.saved, job.author)
         return loaded
 
     def _candidates(self, job: Job) -> Sequence[KeptWork]:

@@ -67,6 +67,7 @@ class TuningSpec(Message, frozen=True):
         check_text(self.name, _NAME_BYTES)
         if self.settings.root != self.root:
             raise ValueError("the settings are for another model")
+        self.settings.check()
         if self.settings.full:
             raise ValueError("a fine-tuning of all weights does not move")
         if self.settings.together:

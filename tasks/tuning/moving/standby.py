@@ -11,6 +11,7 @@ from typing import Annotated
 import trio
 from msgspec import Meta
 
+from ....dht.errors import NotEnoughDisk
 from ....state.defaults import CLAIM_KEPT_BYTES
 from ....state.views.jobs import Job, Jobs
 from ....transport.decoding import typed
@@ -19,7 +20,7 @@ from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ....transport.link.calls import Call, Refusal, Reply
 from ....transport.message import Message, Root
-from ....transport.rates import Rate, Rates
+from ....transport.rates import Bucket, Rate, Rates
 from ...inference.courier import Courier
 from ...jobs.errors import BadOutcome
 from ...jobs.results import KeptWork
@@ -63,6 +64,8 @@ class TrainerStandby:
         self._jobs = jobs
         self._checkpoints = checkpoints
         self._rates = Rates(Rate(*defaults.HOLD_RATE))
+        # Not in `_rates`: only the trainers of jobs may use up the total.
+        self._total = Bucket(Rate(*defaults.HOLD_TOTAL), host.now())
         self._taking: set[str] = set()
         self.heirs: Callable[[Job], Sequence[PeerId]] = lambda job: ()
         self.keeps: Callable[[PeerId], bool] = lambda peer: False
@@ -132,6 +135,8 @@ class TrainerStandby:
                 await self._take(call.peer, asked.job, kept)
         except trio.TooSlowError:
             return Refusal("not-stored", "the checkpoint did not arrive in time")
+        except NotEnoughDisk as error:
+            return Refusal("full", error.message)
         except ShoalError as error:
             return Refusal(getattr(error, "code", None) or "not-stored", error.message)
         finally:
@@ -141,7 +146,8 @@ class TrainerStandby:
     async def _take(self, peer: PeerId, job: str, kept: KeptWork) -> None:
         """Fetch, check and keep a checkpoint.
 
-        Raises TuningError `not-claimed` if the peer does not work on the job.
+        Raises TuningError `not-claimed` if the peer does not work on the job, and `busy` if this
+        node has taken many checkpoints.
         """
         with trio.move_on_after(defaults.CLAIM_TIME):
             while not self._is_trainer(peer, job):  # noqa: ASYNC110
@@ -149,11 +155,17 @@ class TrainerStandby:
         standing = self._jobs.get(job)
         if standing is None or standing.job is None or not self._is_trainer(peer, job):
             raise TuningError("not-claimed", "you do not work on this job")
+        if not self._total.take(self._host.now()):
+            raise TuningError("busy", "this node has just taken many checkpoints")
         await self._checkpoints.take(standing.job, kept)
 
     def _is_trainer(self, peer: PeerId, job: str) -> bool:
-        """Return whether a peer has a claim on a fine-tuning whose author this node works for."""
-        standing, claim = self._jobs.get(job), self._jobs.claim_by(peer, job)
+        """Return whether a peer has the claim on a fine-tuning that counts.
+
+        Any peer may claim any job, and each claimant could replace the checkpoint of the one that
+        works.
+        """
+        standing = self._jobs.get(job)
         if standing is None or standing.job is None or standing.job.kind != defaults.KIND:
             return False
-        return claim is not None
+        return standing.claim is not None and standing.claim.claimant == peer

@@ -167,7 +167,7 @@ class Vault:
         stored = await self._put(pack(manifest), terms, announced=True)
         roots = {stored.root, *(part.root for part in (*parts.values(), *curve))}
         saved = Saved(KeptWork(stored.root, stored.size), learned.step, frozenset(roots))
-        await self.hold(job, saved)
+        await self.hold(job, saved, terms.author)
         return saved
 
     async def _put(
@@ -179,9 +179,9 @@ class Vault:
         root = await self._shelf.put(data, terms.author, announced=announced)
         return SizedBlob(root, len(data))
 
-    async def _read(self, part: SizedBlob, terms: CheckpointTerms) -> bytes:
+    async def _read(self, part: SizedBlob, terms: CheckpointTerms, *, asked: bool = False) -> bytes:
         """Return the content of a part. Raises BadState if it cannot be opened."""
-        data = await self._shelf.read(part.whole, terms.author)
+        data = await self._shelf.read(part.whole, terms.author, asked=asked)
         if terms.seal is None:
             return data
         try:
@@ -189,51 +189,78 @@ class Vault:
         except Unsealable as error:
             raise BadState(error.message) from None
 
-    async def hold(self, job: str, saved: Saved) -> None:
-        """Let a checkpoint be the latest of a job. Delete what nothing else here needs."""
+    async def hold(self, job: str, saved: Saved, author: str, *, asked: bool = False) -> None:
+        """Let a checkpoint be the latest of a job. Delete what nothing else here needs.
+
+        If a peer has `asked` for that, raises JobsDiskFull if there is no room to keep it, and
+        ModelError if a part of it was evicted meanwhile.
+        """
+        await self._shelf.pin(saved.roots, author, asked=asked)
         before = self._latest.get(job)
         self._latest[job] = saved
         if before is not None:
-            await self._drop(before)
+            await self._drop(before.roots)
 
     async def forget(self, job: str) -> None:
         """Delete the latest checkpoint of a job."""
         saved = self._latest.pop(job, None)
         if saved is not None:
-            await self._drop(saved)
+            await self._drop(saved.roots)
 
-    async def _drop(self, saved: Saved) -> None:
+    async def _drop(self, roots: frozenset[str]) -> None:
         needed = frozenset[str]().union(*(each.roots for each in self._latest.values()))
-        for root in saved.roots - needed:
+        for root in sorted(roots - needed):
             await self._shelf.drop(root)
 
-    async def load(self, kept: KeptWork, terms: CheckpointTerms) -> LoadedCheckpoint:
-        """Return a checkpoint whose missing parts are fetched from any node that has them.
+    async def load(
+        self, kept: KeptWork, terms: CheckpointTerms, *, asked: bool = False
+    ) -> LoadedCheckpoint:
+        """Return a checkpoint whose missing parts are fetched from any node that has them. `asked`
+        is True if a peer asks this node to keep it.
 
         Raises BadState if it does not fit the fine-tuning or has impossible values, and ModelError
-        or BadOutcome if a part cannot be fetched.
+        or BadOutcome if a part cannot be fetched. A checkpoint with impossible values is deleted.
         """
         before = self._shelf.fetched
-        found, wanted = await self._manifest(kept, terms)
+        found, wanted = await self._manifest(kept, terms, asked=asked)
+        parts = [found.tensors, found.first, found.second, *found.curve]
+        parts += [] if found.best is None else [found.best]
+        roots = frozenset({kept.root, *(part.root for part in parts)})
+        if asked:
+            sizes = {kept.root: kept.size, **{part.root: part.size for part in parts}}
+            await self._shelf.check_room(sizes, terms.author)
+        try:
+            loaded = await self._loaded(found, wanted, terms, asked=asked)
+        except BadState:
+            await self._drop(roots)
+            raise
+        if (fetched := self._shelf.fetched - before) > 0:
+            self.fetched += fetched
+            self.whole += kept.size + sum(part.size for part in parts)
+        return LoadedCheckpoint(*loaded, Saved(kept, found.step, roots))
+
+    async def _loaded(
+        self,
+        found: _CheckpointManifest,
+        wanted: Mapping[LearnedName, Shape],
+        terms: CheckpointTerms,
+        *,
+        asked: bool,
+    ) -> tuple[Learned, list[Point]]:
+        """Return the tensors and the loss curve of a checkpoint."""
         groups = list[dict[LearnedName, Array]]()
         for name in ("tensors", "first", "second", "best"):
             part: SizedBlob | None = getattr(found, name)
-            data = b"" if part is None else await self._read(part, terms)
+            data = b"" if part is None else await self._read(part, terms, asked=asked)
             shapes = {} if part is None else wanted
             groups.append(await self._host.offload(_divided, data, shapes, name))
-        points = await self._curve(found, terms)
+        points = await self._curve(found, terms, asked=asked)
         tensors, first, second, best = groups
         learned = Learned(
             found.step, tensors, first, second, found.loss, list(found.norms), best,
             found.best_loss if best else math.inf, found.best_step,
         )  # fmt: skip
-        parts = [found.tensors, found.first, found.second, *found.curve]
-        parts += [] if found.best is None else [found.best]
-        roots = frozenset({kept.root, *(part.root for part in parts)})
-        if (fetched := self._shelf.fetched - before) > 0:
-            self.fetched += fetched
-            self.whole += kept.size + sum(part.size for part in parts)
-        return LoadedCheckpoint(learned, points, Saved(kept, found.step, roots))
+        return learned, points
 
     async def look(self, job: str, kept: KeptWork, terms: CheckpointTerms) -> Seen:
         """Return what a checkpoint says without its tensors, which are not fetched.
@@ -243,28 +270,30 @@ class Vault:
         found, _ = await self._manifest(kept, terms)
         points = await self._curve(found, terms)
         roots = frozenset({kept.root, *(part.root for part in found.curve)})
-        await self.hold(f"look {job}", Saved(kept, found.step, roots))
+        await self.hold(f"look {job}", Saved(kept, found.step, roots), terms.author)
         best = None if found.best is None else found.best_loss
         return Seen(found.step, points, best, found.best_step)
 
     async def _manifest(
-        self, kept: KeptWork, terms: CheckpointTerms
+        self, kept: KeptWork, terms: CheckpointTerms, *, asked: bool = False
     ) -> tuple[_CheckpointManifest, Mapping[LearnedName, Shape]]:
         """Return the manifest of a checkpoint, and the shapes of its tensors."""
         if not 0 < kept.size <= defaults.MANIFEST_BYTES:
             raise BadState(f"its manifest has {kept.size} bytes")
-        data = await self._read(SizedBlob(kept.root, kept.size), terms)
+        data = await self._read(SizedBlob(kept.root, kept.size), terms, asked=asked)
         try:
             found = typed(_CheckpointManifest, decode(data, limit=defaults.MANIFEST_BYTES))
         except Undecodable as error:
             raise BadState(str(error)) from None
         return found, self._fits(found, terms)
 
-    async def _curve(self, found: _CheckpointManifest, terms: CheckpointTerms) -> list[Point]:
+    async def _curve(
+        self, found: _CheckpointManifest, terms: CheckpointTerms, *, asked: bool = False
+    ) -> list[Point]:
         """Return the loss curve of a checkpoint."""
         points = list[Point]()
         for part in found.curve:
-            data = await self._read(part, terms)
+            data = await self._read(part, terms, asked=asked)
             points += await self._host.offload(_points, data)
         steps = [point.step for point in points]
         if steps != sorted(set(steps)) or (steps and not 0 < steps[0] <= steps[-1] <= found.step):

@@ -88,7 +88,7 @@ class OpenedTunings:
         """
         if (trainer, name) in self._open or (trainer, name) in self._opening:
             raise SessionError("session-exists", "the tuning is open already")
-        held = Counter(trainer for trainer, _ in (*self._open, *self._opening))
+        held = Counter(trainer for trainer, _ in {*self._open, *self._opening})
         others = held.total() - held[self._own]
         if trainer != self._own and (
             held[trainer] >= TUNINGS_PER_PEER or others >= TUNINGS_OF_OTHERS

@@ -87,6 +87,10 @@ class TuningPlan(Message, frozen=True):
     sealed: bool = False  # whether only members of the group can read what moves
     job: _Text = ""  # that does so now, or ""
 
+    def check(self) -> None:
+        """Raise ValueError if the settings contradict each other."""
+        self.settings.check()
+
     def put(self, **changes: object) -> "TuningPlan":
         """Return the plan with some fields changed."""
         return replace(self, **changes)

@@ -306,7 +306,7 @@ class TuningRun:
         """Do some work, again and again until no stage is missing and the disk has space.
 
         Raises Refused if a chain has refused it REFUSALS times for a reason that time does not
-        cure.
+        cure, and Diverged if the process of full training has.
         """
         pause, longest = defaults.RETRY
         refusals = 0
@@ -321,6 +321,8 @@ class TuningRun:
                 self._say(error.message)
                 code = str(getattr(error, "code", ""))
                 refusals = refusals + 1 if code in _PERMANENT else 0
+                if refusals >= defaults.REFUSALS and self._settings.full:  # by this node itself
+                    raise Diverged(self._progress.step + 1, error.message) from None
                 if refusals >= defaults.REFUSALS:
                     raise Refused(code, error.message) from None
                 longest = defaults.CHAIN_RETRY

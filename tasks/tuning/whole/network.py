@@ -102,7 +102,10 @@ class WholeNetwork:
         arch, (rows, length) = self.arch, tokens.shape
         x = F.embedding(tokens, self.weights[EMBEDDING]) * arch.embedding_scale
         x = x.view(rows * length, arch.hidden)
-        turns = {rope: self._turn(rope, length) for rope in {kind.rope for kind in arch.kinds}}
+        turns = {
+            rope: self._turn(rope, length)
+            for rope in dict.fromkeys(kind.rope for kind in arch.kinds)
+        }
         for layer, kind in enumerate(arch.kinds):
             prefix, names = layer_prefix(layer), arch.names
             mixed = self._attention(x, prefix, kind, (rows, length), turns[kind.rope])

@@ -482,7 +482,7 @@ def start(here: Path) -> Iterator[Start]:
 
 
 def wait_for(path: Path, size: int) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not path.exists() or path.stat().st_size < size:
         assert time.monotonic() < end
         time.sleep(0.05)

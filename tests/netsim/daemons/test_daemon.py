@@ -158,6 +158,7 @@ def test_the_same_seed_gives_the_same_packets() -> None:
     assert traces[0].count > 1000
 
 
+@pytest.mark.ci
 def test_the_same_seed_gives_the_same_packets_with_many_sessions_at_once() -> None:
     """They share the steps of two engines, and the second round finds the prefixes of the first."""
     prompts = [f"{PROMPT} {number % 5}" for number in range(10)]

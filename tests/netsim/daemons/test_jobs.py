@@ -24,6 +24,7 @@ from shoal.tasks.jobs.spec import JobSpec, RowOptions, pack_spec
 from shoal.tasks.jobs.submitting import row_of
 from shoal.tasks.usage.metering import Use
 from shoal.transport.identity import Identity
+from tests.marks import in_ci
 
 Body = Callable[[World], Awaitable[Any]]
 ROOT = "3c9fb63286f9ac5cb688ca64b92f7a15ecada07d32c2ccc1b35e4ae1deee98dc"  # of `tiny`
@@ -460,7 +461,7 @@ def test_hundreds_of_jobs_of_one_author_delay_no_other_author(
     run(body)
 
 
-@pytest.mark.parametrize("how", ["full", "read-only"])
+@pytest.mark.parametrize("how", ["full", *in_ci("read-only")])
 def test_a_bad_disk_ends_no_daemon_and_loses_no_job(how: str) -> None:
     """First a server's disk, then the author's: the server does no jobs, the author waits."""
 

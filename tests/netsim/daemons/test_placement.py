@@ -189,6 +189,7 @@ def test_a_crash_of_the_worker_costs_every_model_of_a_node_a_pause() -> None:
     run(body)
 
 
+@pytest.mark.ci
 def test_a_model_that_others_serve_too_is_freed_when_it_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

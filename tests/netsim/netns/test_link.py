@@ -96,7 +96,7 @@ def test_a_rate_spreads_packets_and_its_queue_overflows(benches: list[Bench]) ->
     for _ in range(20):
         bench.a.send(packet(A, B))
     began = time.monotonic()
-    while bench.switch.forwarded < 5 and time.monotonic() - began < 1:
+    while bench.switch.forwarded < 5 and time.monotonic() - began < 60:
         bench.switch.turn(0.01)
     assert time.monotonic() - began > 0.004
     bench.run(0.01)

@@ -122,7 +122,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(kernel: None, number: int)
     wait_until(lambda: not inside & set(users(inode)) and not held & set(holders(inode)))
 
 
-def wait_until(true: object, seconds: float = 5.0) -> None:
+def wait_until(true: object, seconds: float = 60.0) -> None:
     assert callable(true)
     deadline = time.monotonic() + seconds
     while not true():

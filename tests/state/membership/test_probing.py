@@ -406,7 +406,7 @@ def test_the_addresses_of_one_home_count_as_one_witness() -> None:
     """A home has at least 256 IPv6 networks. Each peer on the own LAN is one witness."""
 
     def place(ip: str, peer: str = "someone") -> str:
-        link: Any = SimpleNamespace(peer=peer, status=SimpleNamespace(address=(ip, 1)))
+        link: Any = SimpleNamespace(peer=peer, address=(ip, 1))
         return probing._place(link)
 
     assert place("2600:1:2:3::1") == place("2600:1:2:ff03::1") != place("2600:1:3:3::1")

@@ -43,3 +43,18 @@ def test_nothing_is_fetched_where_nothing_is_known_or_there() -> None:
 
 def test_an_unlimited_link_is_used() -> None:
     assert worthwhile(TINYLLAMA, LinkRates(0.02, 0.0), BYTES, 0, 5).chunks == 5
+
+
+def test_a_slow_machine_computes_a_prompt_in_many_steps() -> None:
+    """The budget of its steps has room for 48 positions at this depth, not for a whole span."""
+    costs = ShardCosts(0.139, 0.00915, 1.0746e-6)
+    found = compute_seconds(costs, 3840, 4000)
+    assert found == pytest.approx(3 * 0.139 + costs.seconds(160, 3840))
+    assert found == pytest.approx(2.68, rel=0.02)  # of the simulated engine
+    assert compute_seconds(costs, 0, 4000) == pytest.approx(54.5, rel=0.03)
+
+
+def test_a_fast_machine_computes_a_whole_span_in_one_step() -> None:
+    costs = ShardCosts(0.001, 0.0001, 1e-9)
+    assert compute_seconds(costs, 0, 256) == pytest.approx(costs.seconds(256))
+    assert compute_seconds(costs, 0, 257) == pytest.approx(costs.seconds(257) + 0.001)

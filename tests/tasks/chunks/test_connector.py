@@ -8,6 +8,7 @@ import trio
 
 from shoal.dht.kv.index import KvFound, KvProvider
 from shoal.tasks.chunks import connector as module
+from shoal.tasks.chunks.choice import compute_seconds
 from shoal.tasks.chunks.connector import ChunkConnector, NodeFunctions, WantingSession
 from shoal.tasks.chunks.naming import CHUNK
 from shoal.tasks.costs.shardcosts import ShardCosts
@@ -113,7 +114,7 @@ async def test_a_look_takes_a_small_part_of_the_computing(autojump_clock: object
     world.look_s = 100.0
     began = trio.current_time()
     assert await world.brought() == (0, None)
-    assert trio.current_time() - began <= CHUNK_LOOK_SHARE * 7.8
+    assert trio.current_time() - began <= CHUNK_LOOK_SHARE * compute_seconds(COSTS, 0, ALL)
     (how,) = world.looks
     assert how["look_up"] and how["likely"] == [GIVER.peer]
     await world.brought(costs=ShardCosts(0.0, 0.001, 0.0))

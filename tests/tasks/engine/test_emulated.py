@@ -79,6 +79,7 @@ def in_loops(folder: Path, name: str, headers: Path = KERNELS) -> str:
     return output(compiled(folder, sources, *options, headers=headers), name, "1")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["avx512", "avx512bf16"])
 def test_avx512_kernels_in_loops(name: str, tmp_path: Path) -> None:
     said = in_loops(tmp_path, name)

@@ -171,7 +171,8 @@ async def test_a_killed_worker_fails_its_sessions_and_is_started_again(
 async def test_a_stopped_worker_loses_its_sessions_and_is_replaced(
     nursery: trio.Nursery, checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "HUNG_KILL", 2.0)
+    """The daemon sees that the process is stopped, and does not wait until it may be hung."""
+    monkeypatch.setattr(watchdog, "HUNG_KILL", 1e6)
     made = checkpoint("Llama")
     engine = EngineProcess(RealHost(), threads=1)
     restarted = trio.Event()
@@ -353,7 +354,9 @@ class FakeWorker:
 
     pid = 1
 
-    def __init__(self) -> None:
+    def __init__(self, *, stopped: bool = False) -> None:
+        self.mute = False  # whether it answers nothing any more
+        self._stopped = stopped
         self._frames: list[tuple[tuple[Any, ...], memoryview]] = [
             (("ready", 1, "x"), memoryview(b""))
         ]
@@ -365,7 +368,12 @@ class FakeWorker:
         self._dead = True
         self._news.set()
 
+    def is_stopped(self) -> bool:
+        return self._stopped
+
     def put(self, header: tuple[Any, ...], payload: Any = b"") -> None:
+        if self.mute:
+            return
         self._frames.append(
             (("ok", header[1], (1, 1, 0.1, (), "", (0.0, 0.0, 0.0))), memoryview(b""))
         )
@@ -427,4 +435,38 @@ async def test_a_worker_that_has_loaded_is_back_soon_however_often_it_crashes(
             await trio.sleep(0.01)
         pauses.append(starts[-1] - died)
     assert pauses == pytest.approx([0.25] * 8 + [0.5, 1, 2] + [0.25] * 2, abs=0.02)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("stopped", "seconds"), [(True, 1.0), (False, 10.0)])
+async def test_a_mute_worker_is_ended_sooner_if_its_process_is_stopped(
+    stopped: bool,
+    seconds: float,
+    nursery: trio.Nursery,
+    autojump_clock: trio.testing.MockClock,
+    checkpoint: Any,
+) -> None:
+    """One that may only be slow gets HUNG_KILL, because loading takes longer than waiting."""
+    workers: list[FakeWorker] = []
+    starts: list[float] = []
+
+    async def connect(*_: object) -> tuple[FakeWorker, FakeWorker]:
+        await trio.lowlevel.checkpoint()
+        starts.append(trio.current_time())
+        workers.append(FakeWorker(stopped=stopped))
+        return workers[-1], workers[-1]
+
+    engine = EngineProcess(cast(Host, FakeHost()), threads=1, connect=cast(Connect, connect))
+    await nursery.start(engine.run)
+    await engine.load(checkpoint("Llama").shard())
+    await engine.open(name("s"), 96, lambda event: None)
+    workers[0].mute = True
+    began = trio.current_time()
+    with pytest.raises(EngineError, match="does not respond"):
+        await engine.open(name("t"), 96, lambda event: None)
+    assert trio.current_time() - began == pytest.approx(1.0, abs=0.3)
+    while len(starts) == 1:  # noqa: ASYNC110
+        await trio.sleep(0.01)
+    assert starts[1] - began == pytest.approx(seconds + 0.25, abs=0.3)
     nursery.cancel_scope.cancel()

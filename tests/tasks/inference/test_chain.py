@@ -14,6 +14,7 @@ import trio.testing
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
+from shoal.node import defaults as node_defaults
 from shoal.tasks.errors import StageLost
 from shoal.tasks.inference.conversation.watch import Watch
 from shoal.tasks.inference.courier import Courier
@@ -179,6 +180,7 @@ async def asks_nobody(watch: Watch) -> None:
     await trio.sleep(0.5)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("deed", [power_cut, *in_ci(stages_miss_each_other)])
 def test_unwatched_chains_delay_the_takeover_until_links_end(
     whole: Summary, deed: Deed, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +200,38 @@ def test_a_returning_stage_continues_if_there_is_no_replica(whole: Summary) -> N
         swarm, summary, gap = await interrupted(world, away_for_seven_seconds, spare=False)
         assert same(summary, swarm, whole)
         assert len(swarm.routes) == 1 and 7 < gap < 10
+
+    run(body)
+
+
+def test_a_stopped_worker_without_a_replica_costs_its_deadline_and_its_start(
+    whole: Summary,
+) -> None:
+    """Its daemon, on the same machine, sees that it is stopped, and does not wait any longer."""
+
+    async def body(world: World) -> None:
+        swarm, summary, gap = await interrupted(world, worker_hangs, spare=False)
+        assert same(summary, swarm, whole)
+        assert 1 <= gap < 4, gap
+
+    run(body)
+
+
+def test_a_stage_that_ends_properly_tells_the_asker_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a replica, an answer that outlasts the time to finish fails, and is not silent."""
+    monkeypatch.setattr(node_defaults, "DRAIN_TIME", 1.0)
+
+    async def body(world: World) -> None:
+        swarm = Swarm(world)
+        await swarm.start(spare=False)
+        with pytest.RaisesGroup(StageLost):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(swarm.ask)
+                await swarm.begun(5)
+                await swarm.nodes["b"].stop()
+        assert trio.current_time() - swarm.times[-1] < 1
 
     run(body)
 

@@ -1,7 +1,7 @@
 """One node's state without a store or links: facts are in the views a moment after they are set.
 Also a shelf in memory."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -116,7 +116,7 @@ class FakeShelf:
         self.blobs[root] = data
         return root
 
-    async def get(self, root: str, size: int) -> bytes:
+    async def get(self, root: str, size: int, *, own: bool = True) -> bytes:
         self.asked += 1
         await trio.sleep(1)
         if self.full:
@@ -130,7 +130,13 @@ class FakeShelf:
         await self.get(root, size)
         self.kept[root] = author
 
-    async def read(self, part: BlobPart, author: str) -> bytes:
+    async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
         return (await self.get(part.root, part.size))[part.start : part.stop]
 
     async def tidy_kept(self, authors: Callable[[str], bool]) -> None:

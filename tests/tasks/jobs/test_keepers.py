@@ -1,25 +1,32 @@
 """Tests of the replication of jobs: a node confirms only what it really stores."""
 
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
 
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
+from shoal.state.views.jobs import Job, Jobs, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.keepers import KEEP, Keepers
+from shoal.tasks.jobs.keepers import KEEP, Keepers, KeepTerms
+from shoal.tasks.jobs.spec import JobSpec, pack_spec
 from shoal.transport.errors import CallRefused, LinkClosed
 from shoal.transport.host.seam import Host
-from shoal.transport.identity import PeerId
+from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link.calls import Call, Handler, Refusal, Reply
+from shoal.transport.rates import Rate, Rates
 from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, FakeHost, FakeShelf
+from tests.tasks.jobs.quotas import MIB, shelf_node
 
 pytestmark = pytest.mark.trio
 NONCE = b"n" * 16
 JOB, BLOB = job_id(AUTHOR, NONCE), "cd" * 32
+MODEL = "ab" * 32
+SPEC = pack_spec(JobSpec(MODEL, b'{"prompt": "hi"}'))
 
 
 class FakeCourier:
@@ -53,18 +60,23 @@ class Node:
     def __init__(self, helpers: list[PeerId] | None = None) -> None:
         self.jobs, self.shelf, self.courier = Jobs(), FakeShelf(), FakeCourier()
         self.kept_for = {AUTHOR}
+        self.serving = set[PeerId]()
         self.keepers = Keepers(
             cast(Host, FakeHost()),
             cast(Courier, self.courier),
             self.jobs,
             self.shelf,
-            helpers=lambda: helpers or [],
-            keeps=lambda peer: peer in self.kept_for,
+            KeepTerms(
+                lambda: helpers or [],
+                lambda root: self.serving,
+                keeps=lambda peer: peer in self.kept_for,
+                works_for=lambda root: root == MODEL,
+            ),
         )
 
-    def learn(self) -> None:
+    def learn(self, spec: bytes = SPEC, **changes: Any) -> None:
         """Receive the job's entry."""
-        job = Job(JOB, AUTHOR, "generate", b"")
+        job = Job(JOB, AUTHOR, "generate", spec, **changes)
         self.jobs.changed(FeedName(AUTHOR, "jobs", 0), JOB, job_fact(job, NONCE))
 
     async def hear(self, peer: PeerId, header: dict[str, object]) -> Reply | Refusal:
@@ -130,6 +142,113 @@ async def test_strangers_and_floods_are_refused(autojump_clock: object) -> None:
         answer = await node.hear(AUTHOR, asked(size=defaults.INPUT_BYTES))
         codes.append(answer.code if isinstance(answer, Refusal) else "kept")
     assert codes == ["kept", "kept", "busy", "busy"], "64 MiB each, of 128"
+
+
+def claim(node: Node, peer: PeerId, **changes: Any) -> None:
+    """Let a node hear of a peer's claim on the job."""
+    said = replace(new_claim(peer, JOB, 1), **changes)
+    node.jobs.changed(said.feed, JOB, claim_fact(said))
+
+
+async def test_only_the_author_and_claimants_have_blobs_kept(autojump_clock: object) -> None:
+    node = Node()
+    node.kept_for |= {OTHER, ME}
+    node.learn()
+    node.shelf.blobs[BLOB] = b"x" * 100
+    entry: dict[str, object] = {"job": JOB}
+    for header in (asked(), entry, asked(size=defaults.INPUT_BYTES)):
+        answer = await node.hear(OTHER, header)
+        assert isinstance(answer, Refusal) and answer.code == "not-yours"
+    assert not node.shelf.kept and not node.shelf.asked
+
+    async def later() -> None:
+        await trio.sleep(2)
+        claim(node, OTHER)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(later)
+        assert isinstance(await node.hear(OTHER, asked()), Reply), "its claim may come later"
+    answer = await node.hear(OTHER, asked(size=defaults.RESULT_BYTES + 1))
+    assert isinstance(answer, Refusal) and answer.code == "not-yours", "no output is so large"
+    claim(node, ME, left=True)
+    answer = await node.hear(ME, asked())
+    assert isinstance(answer, Refusal) and answer.code == "not-yours"
+    node.learn(refused=(OTHER,))
+    answer = await node.hear(OTHER, asked())
+    assert isinstance(answer, Refusal) and answer.code == "not-yours", "the author refuses it"
+
+
+async def test_blobs_are_kept_only_for_models_of_this_node(autojump_clock: object) -> None:
+    for spec in (pack_spec(JobSpec("ef" * 32, b"{}")), b"no spec"):
+        node = Node()
+        node.learn(spec)
+        node.shelf.blobs[BLOB] = b"x" * 100
+        answer = await node.hear(AUTHOR, asked())
+        assert isinstance(answer, Refusal) and answer.code == "not-kept"
+        assert not node.shelf.asked
+        assert isinstance(await node.hear(AUTHOR, {"job": JOB}), Reply), "an entry takes no space"
+
+
+async def test_all_peers_together_have_a_rate(autojump_clock: object) -> None:
+    """Identities cost nothing."""
+    node, codes = Node(), []
+    node.shelf.blobs[BLOB] = b"x"
+    for number in range(12):
+        who, nonce = Identity.from_seed(bytes([100 + number]) * 32).peer, bytes([number])
+        job = Job(job_id(who, nonce), who, "generate", SPEC)
+        node.kept_for.add(who)
+        node.jobs.changed(FeedName(who, "jobs", 0), job.id, job_fact(job, nonce))
+        answer = await node.hear(who, asked(job=job.id, size=defaults.INPUT_BYTES))
+        codes.append(answer.code if isinstance(answer, Refusal) else "kept")
+    assert codes == ["kept"] * 8 + ["busy"] * 4
+
+
+async def test_strangers_do_not_use_up_the_total_rate(autojump_clock: object) -> None:
+    node = Node()
+    node.learn()
+    for number in range(12):
+        who = Identity.from_seed(bytes([100 + number]) * 32).peer
+        node.kept_for.add(who)
+        assert isinstance(await node.hear(who, asked(size=defaults.RESULT_BYTES)), Refusal)
+    for _ in range(12):  # no node has the blob
+        node.keepers._rates = Rates(Rate(1e9, 0.0))
+        answer = await node.hear(AUTHOR, asked(size=defaults.INPUT_BYTES))
+        assert isinstance(answer, Refusal) and answer.code == "not-stored"
+    node.shelf.blobs[BLOB] = b"x"
+    for _ in range(8):
+        assert isinstance(await node.hear(AUTHOR, asked(size=defaults.INPUT_BYTES)), Reply)
+
+
+async def test_an_author_hears_that_the_disk_is_full(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """With a real shelf: nodes whose part for jobs is full refuse, and another node is asked."""
+    full, roomy = Node(), Node()
+    author = Node([ME, OTHER])
+    author.courier.nodes.update({ME: full, OTHER: roomy})
+    made = await shelf_node(tmp_path, 8 * MIB)
+    await made.made(10 * MIB, here=True)
+    root = await made.made(2 * MIB)
+    roomy.shelf.blobs[root] = b"x"
+    full.keepers._shelf = made.shelf
+    for node in (full, roomy):
+        node.learn()
+    answer = await full.hear(AUTHOR, asked(blob=root, size=2 * MIB))
+    assert isinstance(answer, Refusal) and answer.code == "full" and "disk" in answer.message
+    assert await author.keepers.replicate(JOB, root, 2 * MIB)
+    assert roomy.shelf.kept == {root: AUTHOR} and root not in made.roots
+    del author.courier.nodes[OTHER]
+    assert not await author.keepers.replicate(JOB, root, 2 * MIB), "and no other one has room"
+
+
+async def test_nodes_that_serve_the_model_are_asked_first(autojump_clock: object) -> None:
+    peers = [PeerId("1" * 51 + letter) for letter in "abcdefghijklmnop"]
+    author = Node(peers)
+    author.learn()
+    author.serving = {peers[3], peers[9]}
+    assert not await author.keepers.replicate(JOB, BLOB, 100)
+    assert set(author.courier.asked[:2]) == author.serving
+    assert len(author.courier.asked) == defaults.KEEP_ASKED
 
 
 async def test_another_node_is_asked_if_one_refuses(autojump_clock: object) -> None:

@@ -19,6 +19,8 @@ from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.shelf import Shelf, Storage
 from shoal.transport.identity import PeerId
 from tests.dht.exchange.test_exchange import Swarm
+from tests.tasks.jobs.fake_state import ME
+from tests.tasks.jobs.quotas import quota_of
 
 DATA = b"so be it " * 1000
 FOLDER = Path("/data/shelf")
@@ -61,15 +63,20 @@ class Desk:
         self.room: list[int] = []
         self.shelf = Shelf(
             host,
-            Storage(self.library, self._make_room, self.withdrawn.append),
+            Storage(self.library, self, self.withdrawn.append),
             cast(ChunkExchange, self.exchange),
             FOLDER,
+            own=ME,
             linked=list,
         )
 
-    async def _make_room(self, size: int) -> None:
+    async def evict_for(self, needed: int, *, asked: bool = False) -> None:
         await trio.lowlevel.checkpoint()
-        self.room.append(size)
+        self.room.append(needed)
+
+    async def part(self, share: float) -> int:
+        await trio.lowlevel.checkpoint()
+        return int(share * 2**30)
 
     def files(self) -> list[str]:
         return [entry.name for entry in self.host.files.list(FOLDER)]
@@ -146,14 +153,12 @@ async def test_a_blob_larger_than_claimed_is_not_fetched(
     large, nodes = build(count * CHUNK, ["ab" * 32] * count)
     await claimant.library.blobs.keep(large, nodes)
 
-    async def room(size: int) -> None:
-        await trio.lowlevel.checkpoint()
-
     shelf = Shelf(
         author.host,
-        Storage(author.library, room, lambda root: None),
+        Storage(author.library, quota_of(author), lambda root: None),
         author.exchange,
         tmp_path / "shelf",
+        own=ME,
         linked=swarm.network.peers,
     )
     with pytest.raises(BadOutcome):

@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import cast
 
 import pytest
 import trio
 
+from shoal.dht.errors import NotEnoughDisk
 from shoal.state import defaults as state_defaults
 from shoal.state.views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_fact, new_claim
 from shoal.state.views.members import JOBS, jobs_fact
@@ -40,6 +42,7 @@ class Runner:
         self.text = "3"
         self.predicted = defaults.PIECE_TIME
         self.provable = 0  # steps that the blob of another node's claim proves
+        self.is_full = False  # whether this node has no room for that blob
         self.claimed: Callable[[str], object] = lambda job: True
 
     def able(self, job: Job) -> bool:
@@ -56,6 +59,8 @@ class Runner:
 
     async def proven(self, job: Job, claim: Claim) -> int:
         await trio.sleep(1)
+        if self.is_full:
+            raise NotEnoughDisk(Path("/jobs"), 1, 0)
         return self.provable
 
     async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
@@ -156,6 +161,18 @@ async def test_a_claimant_has_to_prove_its_progress(autojump_clock: object, prov
             assert made.state.said("claims", job) == [] and made.worker.at is None
             await trio.sleep(22)
             assert made.runner.began == [job], "no more than before"
+
+
+async def test_a_full_disk_does_not_refute_a_claimant(autojump_clock: object) -> None:
+    """The node that asks could not do the job either."""
+    async with desk() as made:
+        made.runner.is_full = True
+        job = made.state.submit(0, lease=20.0)
+        made.claim(OTHER, job, step=1)
+        await trio.sleep(10)
+        made.claim(OTHER, job, step=2, kept=bytes(40))
+        await trio.sleep(16)
+        assert made.runner.began == [] and made.state.said("claims", job) == []
 
 
 async def test_progress_keeps_the_lease(autojump_clock: object) -> None:
@@ -527,6 +544,38 @@ async def test_a_hedge_leaves_nothing_if_the_straggler_was_faster(autojump_clock
         made.claim(OTHER, job, done=True)
         await trio.sleep(1)
         assert made.worker.at is None and made.state.said("claims", job) == []
+
+
+async def test_the_output_of_a_hedge_is_replicated_after_its_claim(
+    autojump_clock: object,
+) -> None:
+    """Other nodes keep an output only for a node with a claim, and a hedge has none before."""
+    async with desk() as made:
+        asked: list[tuple[str, int]] = []
+
+        async def replicate(job: str, blob: str, size: int) -> bool:
+            asked.append((job, size))
+            (fact,) = made.state.said("claims", job)
+            assert fact is not None and fact["done"]
+            return True
+
+        made.worker._replicate = replicate
+        made.runner.text = "x" * 5000
+        made.runner.claimed = lambda job: True  # a hedge is claimed at the end
+        made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
+        job = made.state.submit(0)
+        made.claim(OTHER, job, takes=5)
+        await trio.sleep(5 * defaults.HEDGE_TIMES + defaults.HEDGE_LEAST + WORK + 6)
+        assert asked == [(job, 5000)] and made.outcome(job).blob
+
+
+@pytest.mark.parametrize("code", ["jobs-disk-full", "quota-full", "disk-full"])
+async def test_a_full_disk_is_no_failure_of_a_job(autojump_clock: object, code: str) -> None:
+    async with desk() as made:
+        made.runner.errors = [SessionError(code, "no room")] * 12
+        job = made.state.submit(0)
+        await trio.sleep(12 * 620)
+        assert made.outcome(job).text == "3" and len(made.runner.began) == 13
 
 
 async def test_a_large_result_is_replicated_before_it_is_claimed(autojump_clock: object) -> None:

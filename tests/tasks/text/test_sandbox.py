@@ -41,6 +41,12 @@ def ptrace():  # PTRACE_ATTACH, to a process that does not exist
         raise OSError(ctypes.get_errno(), "")
 
 
+def remains(make, control):  # what would outlive the process
+    if (made := make()) < 0:
+        raise OSError(ctypes.get_errno(), "")
+    control(made, 0, None)  # IPC_RMID
+
+
 def thread():
     done = []
     one = threading.Thread(target=done.append, args=(1,))
@@ -61,6 +67,10 @@ attempt("own limits", lambda: resource.getrlimit(resource.RLIMIT_NOFILE))
 attempt("thread", thread)
 attempt("signal to itself", lambda: signal.raise_signal(signal.SIGURG))
 attempt("ptrace", ptrace)
+attempt("times", lambda: os.utime("/does/not/exist", (1, 1)))
+attempt("attributes", lambda: os.setxattr("/does/not/exist", "user.x", b""))
+attempt("shared memory", lambda: remains(lambda: libc.shmget(0, 4096, 0o600), libc.shmctl))
+attempt("queue", lambda: remains(lambda: libc.msgget(0, 0o600), libc.msgctl))
 print(json.dumps([lacking, refused]), flush=True)
 os.execv("/bin/echo", ["echo", "executed"])
 """

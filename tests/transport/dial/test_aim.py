@@ -1,7 +1,7 @@
 """Limits on dials to addresses that peers have named."""
 
 from collections import Counter
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 
 import msgpack
 import pytest
@@ -71,6 +71,30 @@ def test_dials_under_way_count() -> None:
     aim = FailedDialLimiter(Clock().now, strange=2)
     with aim.at(VICTIM), aim.at(VICTIM), pytest.raises(DialFailed), aim.at(VICTIM):
         pass
+
+
+@pytest.mark.parametrize("start", ["203.0.112.", "2600:0:0:"])
+def test_dials_under_way_count_in_larger_networks_too(start: str) -> None:
+    """A liar's records name many addresses in the network of one victim."""
+    end = "::1" if ":" in start else ""
+    addresses = [Address(f"{start}{number}{end}", 4001) for number in range(1, 40)]
+    addresses = [each for each in addresses for _ in range(8)]
+    aim, one_by_one = FailedDialLimiter(Clock().now), FailedDialLimiter(Clock().now)
+    at_once = 0
+    with ExitStack() as stack:
+        for each in addresses:
+            with suppress(DialFailed):
+                stack.enter_context(aim.at(each))
+                at_once += 1
+    assert at_once == sum(miss(one_by_one, each) for each in addresses) <= 96
+
+
+def test_no_new_target_is_dialled_if_no_more_can_be_remembered() -> None:
+    aim = FailedDialLimiter(Clock().now, memory=4)
+    assert miss(aim, VICTIM) and miss(aim, Address("198.51.100.7", 4001))
+    assert not miss(aim, Address("192.0.2.7", 4001))
+    assert not miss(aim, Address("198.51.100.8", 4001))
+    assert miss(aim, VICTIM), "one that is remembered"
 
 
 def test_a_peer_that_answers_costs_nothing() -> None:

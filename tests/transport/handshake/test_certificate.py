@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from shoal.transport import identity
-from shoal.transport.defaults import CERTIFICATE_BYTES
+from shoal.transport.defaults import CERTIFICATE_BYTES, MIB
 from shoal.transport.errors import TransportError
 from shoal.transport.handshake import certificate
 from shoal.transport.handshake.certificate import LIBP2P_EXTENSION, Certificate, peer_of_certificate
@@ -285,6 +285,7 @@ def verifications(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(certificate, "verify_raw", verify)
     monkeypatch.setattr(certificate, "_load", Loaded)
+    certificate._check_once.cache_clear()
     return done
 
 
@@ -294,6 +295,19 @@ def test_ordinary_certificates_are_verified(verifications: list[str]) -> None:
     verifications.clear()
     refused(rsa_certificate(65537))
     assert verifications == ["certificate"]
+
+
+def test_a_valid_certificate_is_verified_once(verifications: list[str]) -> None:
+    valid, invalid = build(signed_key()), rsa_certificate(65537)
+    for _ in range(3):
+        assert peer_of_certificate(valid) == ALICE.peer
+        refused(invalid)
+    assert verifications == ["certificate", "identity", *3 * ["certificate"]]
+
+
+def test_few_certificates_are_remembered() -> None:
+    remembered = certificate._check_once.cache_parameters()["maxsize"]
+    assert remembered is not None and remembered * CERTIFICATE_BYTES <= MIB
 
 
 @pytest.mark.parametrize(
@@ -326,7 +340,7 @@ def test_a_huge_exponent_costs_no_more_than_an_ordinary_certificate() -> None:
             best = min(best, process_time() - began)
         return best
 
-    ours = cost(lambda: peer_of_certificate(ordinary))
+    ours = cost(lambda: certificate._check(ordinary))
     assert "expensive" in refused(huge)
     assert cost(lambda: refused(huge)) < 3 * ours
     key = rsa.RSAPublicNumbers(HUGE, MODULUS).public_key()

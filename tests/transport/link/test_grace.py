@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -9,8 +11,10 @@ import trio.testing
 
 from shoal.transport.bytestream import PathKind
 from shoal.transport.errors import CallRefused, LinkClosed
+from shoal.transport.host.real import RealHost
 from shoal.transport.limits import Limits
 from shoal.transport.link.calls import Reply
+from shoal.transport.link.grace import Grace
 from shoal.transport.link.link import Link
 from tests.transport.fleet import (
     clock,
@@ -129,3 +133,48 @@ async def test_the_finder_is_asked_when_nothing_carries_a_link() -> None:
         proxy.cut()
         await until(lambda: link.path_kind is PathKind.PUNCHED)
         assert asked == [link] and not a.lost and not b.lost
+
+
+class Searching:
+    """A link that finds no path. Records when it is looked at, is reported as quiet, and ends."""
+
+    def __init__(self) -> None:
+        self.began = self.heard = trio.current_time()
+        self.looks = 0
+        self.quiet_after = self.ended_after = 0.0
+
+    @property
+    def missing(self) -> bool:
+        return True
+
+    silent = True
+
+    @property
+    def at_stake(self) -> bool:
+        self.looks += 1
+        return True
+
+    async def rescue(self) -> str | None:
+        await trio.sleep_forever()
+
+    def fell_quiet(self) -> None:
+        self.quiet_after = trio.current_time() - self.began
+
+    def close(self, code: str) -> None:
+        self.ended_after = trio.current_time() - self.began
+        self.scope.cancel()
+
+    scope = trio.CancelScope()
+
+
+async def test_a_long_search_looks_at_its_end_once_a_second(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The times at which the link is quiet and ends are exact all the same."""
+    limits, link = Limits(), Searching()
+    shared: Any = SimpleNamespace(host=RealHost(), limits=limits)
+    with trio.CancelScope() as link.scope:
+        await Grace(shared, cast(Any, link), cast(Any, link)).run()
+    assert link.quiet_after == pytest.approx(limits.quiet_s)
+    assert link.ended_after == pytest.approx(limits.hold_s)
+    assert link.looks < 1.1 * (limits.hold_s - limits.grace_s) + 2

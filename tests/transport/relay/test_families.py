@@ -23,9 +23,9 @@ async def linked(world: World, *, relay_six: bool, home_six: bool) -> set[bool]:
     link = relay.endpoint.link(home.peer)
     assert link is not None
     seen = seen_at(link)
-    assert (seen.other != "") == (len(link.status.seen) == 2)
-    assert ":" not in seen.ip or len(link.status.seen) == 1
-    return {":" in ip for ip in link.status.seen}
+    assert (seen.other != "") == (len(link.seen) == 2)
+    assert ":" not in seen.ip or len(link.seen) == 1
+    return {":" in ip for ip in link.seen}
 
 
 async def test_a_relay_sees_both_versions_if_both_ends_have_both(world: World) -> None:
@@ -43,7 +43,7 @@ async def test_a_relay_remembers_the_version_of_a_path_that_is_gone(world: World
     link = relay.endpoint.link(home.peer)
     assert link is not None
     link.paths.lose(next(path for path in link.paths if ":" not in path.secured.address[0]))
-    assert len(link.status.seen) == 1
+    assert len(link.seen) == 1
     seen = seen_at(link)
     assert (seen.ip, seen.other) == (gateway.address, home.computer.addresses()[1])
 

@@ -313,6 +313,41 @@ async def test_a_deadline_a_rounding_error_away_does_not_spin(world: World) -> N
         assert near.connection.ended
 
 
+async def test_an_acknowledged_packet_needs_no_wake_up(world: World) -> None:
+    """The timer for its loss moves. Each wake-up is for an acknowledgement that is due."""
+    async with running(*pair(world)) as (a, b):
+        near, far = await joined(a, b)
+        await trio.sleep(5)
+        with pytest.MonkeyPatch.context() as patch:
+            wakes = _wakes(patch)
+            for _ in range(20):
+                await write(near, b"ping")
+                assert await read(far, 4) == b"ping"
+                await write(far, b"pong")
+                assert await read(near, 4) == b"pong"
+                await trio.sleep(2)
+        assert len(wakes) <= 21
+        assert all(wakes)
+
+
+def _wakes(patch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that gets, for each wake-up of a port, whether a timer was due."""
+    found: list[bool] = []
+    timeout, expire = module.Connections.timeout, UdpConnection.expire
+
+    def counted(connections: module.Connections) -> None:
+        found.append(False)
+        timeout(connections)
+
+    def expired(connection: UdpConnection, now: float) -> None:
+        found[-1] = True
+        expire(connection, now)
+
+    patch.setattr(module.Connections, "timeout", counted)
+    patch.setattr(UdpConnection, "expire", expired)
+    return found
+
+
 async def test_a_pipe_that_is_not_accepted_is_closed(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         b.port.on_byte_stream(lambda pipe: pipe.close())

@@ -100,7 +100,7 @@ class Measurement:
             for transport, place in places:
                 if free[place]:
                     nursery.start_soon(try_out, transport, place)
-            for ip in {place[0] for _, place in places if not free[place]}:
+            for ip in dict.fromkeys(place[0] for _, place in places if not free[place]):
                 paid = [key for key in places if key[1][0] == ip and not free[key[1]]]
                 nursery.start_soon(self._buy, paid, able, found)
         dialled = tuple(found[key] for key in places if key in found)

@@ -83,7 +83,10 @@ class ShardTuner:
         """Return the rotary embedding of each layer for the first positions of a sequence."""
         rotated = self.arch.rotated or self.arch.head_dim
         kinds = self.arch.kinds[self.parts.start : self.parts.stop]
-        each = {rope: self._turn(rope, rotated, length) for rope in {kind.rope for kind in kinds}}
+        each = {
+            rope: self._turn(rope, rotated, length)
+            for rope in dict.fromkeys(kind.rope for kind in kinds)
+        }
         return [each[kind.rope] for kind in kinds]
 
     def _turn(self, rope: Rope, rotated: int, length: int) -> HeadRotation:

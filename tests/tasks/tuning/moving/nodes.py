@@ -3,7 +3,7 @@ between them. The chain computes true gradients."""
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -67,7 +67,13 @@ class NodeShelf:
         self.blobs[root] = data
         return root
 
-    async def read(self, part: BlobPart, author: str) -> bytes:
+    async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
         await trio.lowlevel.checkpoint()
         if part.root not in self.blobs:
             self.blobs[part.root] = self._from_others(part.root)
@@ -88,7 +94,7 @@ class NodeShelf:
         await trio.lowlevel.checkpoint()
         self.blobs.pop(root, None)
 
-    async def get(self, root: str, size: int) -> bytes:
+    async def get(self, root: str, size: int, *, own: bool = True) -> bytes:
         return await self.read(BlobPart(root, size, 0, size), "")
 
     async def keep(self, root: str, size: int, author: str) -> None:

@@ -4,28 +4,31 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
 
-from shoal.dht.errors import ModelError
+from shoal.dht.errors import ModelError, NotEnoughDisk, QuotaFull
 from shoal.state.views.jobs import new_claim
 from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.jobs.errors import BadSpec
-from shoal.tasks.tuning.moving import defaults
+from shoal.tasks.tuning.moving import defaults, state
 from shoal.tasks.tuning.moving.spec import SizedBlob, TuningSpec, pack_tuning, read_tuning
 from shoal.tasks.tuning.moving.standby import HOLD, MOVE
 from shoal.tasks.tuning.trainer.curve import Point
+from shoal.transport.identity import Identity
 from shoal.transport.link.calls import Refusal, Reply
 from shoal.transport.message import pack
 from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER
-from tests.tasks.tuning.moving.nodes import ROOT, Node, World
+from tests.tasks.jobs.quotas import MIB, ShelfNode, shelf_node
+from tests.tasks.tuning.moving.nodes import ROOT, Node, NodeShelf, World
 from tests.tasks.tuning.numpy_chain import settings
 
 pytestmark = pytest.mark.trio
+STRANGER = Identity.from_seed(bytes([77]) * 32).peer
 Clock = trio.testing.MockClock
 
 
@@ -169,6 +172,117 @@ async def test_one_trainer_gives_no_flood_of_checkpoints(
     assert 1 <= taken <= defaults.HOLD_RATE[0] + 1
 
 
+async def test_only_the_claim_that_counts_has_checkpoints_held(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    """Any peer may claim any job."""
+    world = await World(tmp_path / "claims").prepare()
+    claims = [new_claim(peer, world.job.id, 1) for peer in (ME, STRANGER)]
+    for claim in claims:
+        world.me.claim(claim)
+    first, second = [claim.claimant for claim in world.jobs.claims_of(world.job.id)]
+    asked = {"job": world.job.id, "kept": bytes(32) + (9).to_bytes(8)}
+    for peer, code in ((first, "no-source"), (second, "not-claimed")):
+        answer = await world.other.hear(peer, HOLD, asked)
+        assert isinstance(answer, Refusal) and answer.code == code, answer
+
+
+async def test_all_trainers_together_have_a_rate(
+    tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Identities cost nothing, so each of these claims comes from another one."""
+    monkeypatch.setattr(defaults, "HOLD_TOTAL", (8.0, 1.0))
+    world, codes = await World(tmp_path / "total").prepare(), []
+    asked = {"job": world.job.id, "kept": bytes(32) + (9).to_bytes(8)}
+    for number in range(20):
+        peer = Identity.from_seed(bytes([100 + number]) * 32).peer
+        world.me.claim(new_claim(peer, world.job.id, number + 1))
+        answer = await world.other.hear(peer, HOLD, asked)
+        codes.append(answer.code if isinstance(answer, Refusal) else "")
+    assert codes[:8] == ["no-source"] * 8 and codes[-8:] == ["busy"] * 8
+
+
+async def real(world: World, made: ShelfNode) -> None:
+    """Give both nodes of a world real shelves. The one that is asked has a disk limit."""
+    for node, shelf in ((world.me, made.author_s_shelf()), (world.other, made.shelf)):
+        node.vault._shelf = node.checkpoints._shelf = shelf
+        node.shelf = cast(NodeShelf, shelf)
+    await world.prepare()
+
+
+async def checkpoint_of(world: World) -> dict[str, object]:
+    """Train for a few steps, and return the request to hold the checkpoint."""
+    world.other.alive = False
+    world.me.disturb = at(5, lambda: world.me.runner.stop(world.job.id))
+    with pytest.raises(SessionError):
+        await world.me.train()
+    world.other.alive = True
+    saved = world.me.vault.latest(world.job.id)
+    assert saved is not None
+    return {"job": world.job.id, "kept": saved.kept.packed()}
+
+
+async def test_a_checkpoint_that_is_held_is_not_evicted(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    world, made = World(tmp_path / "real"), await shelf_node(tmp_path, 128 * MIB)
+    await real(world, made)
+    asked = await checkpoint_of(world)
+    assert isinstance(await world.other.hear(ME, HOLD, asked), Reply)
+    held = world.other.vault.latest(world.job.id)
+    assert held is not None and held.roots | {world.spec.rows.root} == made.roots
+    with pytest.raises(QuotaFull):
+        await made.quota.evict_for(128 * MIB - made.node.library.store.used_bytes + 1)
+    assert held.roots <= made.roots
+
+
+async def test_a_checkpoint_without_room_is_refused_and_leaves_nothing(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    world, made = World(tmp_path / "full"), await shelf_node(tmp_path, 8 * MIB)
+    await real(world, made)
+    asked = await checkpoint_of(world)
+    own = await made.made(10 * MIB, here=True)
+    before = made.used
+    for _ in range(3):
+        answer = await world.other.hear(ME, HOLD, asked)
+        assert isinstance(answer, Refusal) and answer.code == "full", answer
+    assert not world.other.vault.jobs and made.used < before + 0.05 and own in made.roots
+
+
+async def test_a_checkpoint_that_does_not_fit_is_deleted(
+    tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, made = World(tmp_path / "bad"), await shelf_node(tmp_path, 128 * MIB)
+    await real(world, made)
+    asked = await checkpoint_of(world)
+    monkeypatch.setattr(state, "_points", refuse)
+    answer = await world.other.hear(ME, HOLD, asked)
+    assert isinstance(answer, Refusal) and answer.code == "bad-checkpoint", answer
+    assert not made.roots
+
+
+def refuse(data: bytes) -> list[Point]:
+    raise state.BadState("a test says so")
+
+
+async def test_a_node_without_room_does_not_begin_at_an_older_checkpoint(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    """It would repeat steps that another node need not repeat, and judge the trainer as lazy."""
+    world, made = World(tmp_path / "older"), await shelf_node(tmp_path, 8 * MIB)
+    await real(world, made)
+    asked = await checkpoint_of(world)
+    world.me.claim(new_claim(ME, world.job.id, 1, step=3, kept=asked["kept"]))  # type: ignore[arg-type]
+    await made.made(10 * MIB, here=True)
+    known = await world.other.checkpoints.known(world.job)
+    with pytest.raises(NotEnoughDisk):
+        await world.other.checkpoints.newest(world.job, known)
+    (claim,) = world.jobs.kept_of(world.job.id)
+    with pytest.raises(NotEnoughDisk):
+        await world.other.runner.proven(world.job, claim)
+
+
 async def test_only_the_author_has_a_trainer_stop(tmp_path: Path, autojump_clock: Clock) -> None:
     world = await World(tmp_path / "told").prepare()
     answers = list[Any]()
@@ -242,6 +356,15 @@ async def test_bad_specs(changes: dict[str, Any]) -> None:
     assert read_tuning(pack_tuning(good)) == good
     with pytest.raises(BadSpec):
         read_tuning(pack({**good.fields(), **changes}))
-    with pytest.raises(BadSpec):
-        read_tuning(pack(TuningSpec(ROOT, settings(together="us"), good.rows, good.data)))
+    whole = settings(full=True, rank=0, alpha=0.0, modules=())
+    for bad, words in (
+        (settings(together="us"), "does not move"),
+        (whole, "does not move"),
+        (settings(rank=0), "rank, alpha and modules"),
+        (settings(alpha=0.0), "rank, alpha and modules"),
+        (settings(modules=()), "rank, alpha and modules"),
+        (settings(full=True), "rank, alpha and modules"),
+    ):
+        with pytest.raises(BadSpec, match=words):
+            read_tuning(pack(TuningSpec(ROOT, bad, good.rows, good.data)))
     await trio.lowlevel.checkpoint()

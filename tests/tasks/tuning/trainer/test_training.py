@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.trainer import checkpoint, defaults
 from shoal.tasks.tuning.trainer.curve import Curve
 from shoal.tasks.tuning.trainer.errors import Damaged, Diverged, Refused
-from shoal.tasks.tuning.trainer.optimiser import tensor_shapes
+from shoal.tasks.tuning.trainer.optimiser import Learned, tensor_shapes
 from shoal.tasks.tuning.trainer.rows import RowsWriter, TrainingRow, file_digest
 from shoal.tasks.tuning.trainer.subject import AdapterSubject
 from shoal.tasks.tuning.trainer.training import Progress, Task, TuningRun
@@ -348,3 +349,39 @@ async def test_a_checkpoint_with_a_wrong_head_is_refused(
     (run.folder / "checkpoint").write_bytes(head + hashlib.sha256(head).digest())
     with pytest.raises(Damaged):
         await run.run(NumpyChain())
+
+
+class SlowStore:
+    """A place for checkpoints that takes 10 s for each."""
+
+    def __init__(self) -> None:
+        self.saved = list[int]()
+
+    async def load(self) -> Learned | None:
+        await trio.lowlevel.checkpoint()
+        return None
+
+    async def save(self, learned: Learned) -> None:
+        await trio.sleep(10)
+        self.saved.append(learned.step)
+
+
+class SlowChain(NumpyChain):
+    """Takes a second for each step."""
+
+    async def gradients(self, *args: Any, **more: Any) -> Gradients:
+        await trio.sleep(1)
+        return await super().gradients(*args, **more)
+
+
+async def test_checkpoints_take_a_twentieth_of_the_time(run: Run, autojump_clock: Clock) -> None:
+    """Those of all weights of a model may have gigabytes."""
+    run.settings = settings(steps=450, look=450)
+    await run.prepare()
+    digest = file_digest(run.host.files, run.folder / "rows")
+    store = SlowStore()
+    task = Task(run.settings, run.folder, digest, store=store)
+    subject = AdapterSubject(run.settings, SHAPES, SlowChain())
+    await TuningRun(run.host, task, subject, run.curve, run.progress, 30.0).run()
+    assert len(store.saved) == 4 and store.saved[0] in (30, 31)
+    assert all(b - a >= 200 for a, b in itertools.pairwise(store.saved[:3]))

@@ -7,6 +7,7 @@ import pytest
 import trio.testing
 
 from shoal.dht.errors import ModelError
+from shoal.tasks.errors import SessionError
 from shoal.tasks.tuning.trainer import defaults
 from shoal.tasks.tuning.trainer.errors import TuningError
 from tests.tasks.tuning.bigram import Bigrams
@@ -74,6 +75,25 @@ async def test_killed_at_any_step_and_resumed_it_ends_with_the_same_bytes(
         results.add(table)
         assert name == "mine"
     assert len(results) == 1
+
+
+async def test_a_loss_that_is_not_finite_ends_it_with_a_hint(
+    node: Node, autojump_clock: Clock
+) -> None:
+    assert node.whole is not None
+
+    def diverge(number: int) -> None:
+        if number > 3:
+            raise SessionError("not-finite", "the loss is not finite")
+
+    node.whole.disturb = diverge
+    async with node.daemon() as tunings:
+        tuning = await tunings.begin(node.ask(**wishes()), MODEL, quiet)
+        await tuning.ended.wait()
+    plan = tuning.plan
+    assert (plan.state, plan.error) == ("failed", "bad-gradients")
+    assert plan.message == "step 4 failed repeatedly: the loss is not finite"
+    assert "--rate" in plan.hint and "nodes" not in plan.message
 
 
 @pytest.mark.parametrize(
