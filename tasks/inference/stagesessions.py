@@ -246,9 +246,10 @@ class StageSessions:
         if lacking <= 0:
             few = _FREEING if first else SESSIONS_PER_STAGE - len(every)
             return [] if freeing < few else None
-        # What gives its place is still in the engine for a while, so this has a limit, too.
-        if message.idle or freeing >= (_FREEING if first else SESSIONS_PER_STAGE):
+        if message.idle:
             return None
+        # What gives its place is in the engine for a while. Until then the new one is being opened
+        # and gives its place to none, so this has a limit, too.
         giving = self._yielding_places(gateway, now, lacking)
         return giving if first or len(giving) == lacking else None
 

@@ -33,6 +33,7 @@ class Crowd:
         self.stage.serve(Parts(True, 0, 2, True), kv_tokens=kv_tokens)
         self.stage.engine.kv_tokens = KV  # this engine reserves everything at once
         self._number = 0
+        self.stage.stage._all.shards[0].times.note_token(1, 1000.0)  # answers take long
 
     async def open(self, sender: Node, tokens: int = 1, **changes: Any) -> str:
         """Open a session with a new number. Return `open`, or why it was refused."""
@@ -63,7 +64,7 @@ class Crowd:
         share = SESSIONS_PER_STAGE // len(self.others)
         for each in self.others:
             for _ in range(share):
-                assert await self.open(each) == "open"
+                assert await self.open(each, 100) == "open"
                 if speaking:
                     self.speak(each, self._number)
 
@@ -137,6 +138,7 @@ async def test_the_owner_always_finds_a_place(autojump_clock: object) -> None:
         assert (await crowd.load(crowd.stage)).back == 0
         for _ in range(SESSIONS_PER_STAGE):
             assert await crowd.open(crowd.stage) == "open"
+        assert len(crowd.sessions) == SESSIONS_PER_STAGE
         assert await crowd.open(crowd.stage) == "too-many-sessions", "it has all of them"
         await trio.sleep(2 * SESSION_RESTS)
         assert await crowd.open(crowd.honest) == "too-many-sessions", "its own never end for others"
@@ -254,6 +256,7 @@ async def test_what_gives_its_place_and_is_not_free_yet_is_limited(autojump_cloc
 
     async def body() -> None:
         await crowd.fill()
+        await trio.sleep(SESSION_SILENT)
         slow = crowd.stage.engine.closing = trio.Event()
         nodes = [Node(crowd.swarm, 100 + number, None) for number in range(90)]
         async with trio.open_nursery() as nursery:
