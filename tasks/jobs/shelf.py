@@ -312,7 +312,7 @@ class Shelf(Shelves):
     async def _check_pin(self, roots: Iterable[str], author: str) -> None:
         """Raise the errors of `pin`."""
         part, needed = await self._admit(0), 0
-        for root in roots:
+        for root in sorted(roots):
             if not await self._is_whole(root):
                 raise ModelError("not-stored", f"a part of {root[:16]} was evicted meanwhile")
             blob = self._allotment.blobs.get(root)

@@ -37,17 +37,17 @@ async def fill(made: ShelfNode, size: int = 2 * MIB) -> list[str]:
 async def test_strangers_do_not_exceed_a_limit_that_the_owner_fills(
     tmp_path: Path, autojump_clock: object, firm: bool
 ) -> None:
-    made = await shelf_node(tmp_path, 8 * MIB, firm=firm)
-    own = await made.made(7 * MIB if firm else 10 * MIB, here=True)
+    made = await shelf_node(tmp_path, 32 * MIB, firm=firm)  # of which 4 MiB are for such blobs
+    own = await made.made(int(31.5 * MIB) if firm else 34 * MIB, here=True)
     before = made.used
-    for author in AUTHORS:
-        with pytest.raises(NotEnoughDisk):
-            await kept_by(made, author)
-    rows = await made.made(2 * MIB)
-    with pytest.raises(NotEnoughDisk):
-        await made.shelf.read(BlobPart(rows, 2 * MIB, 0, 2 * MIB), AUTHOR)
-    with pytest.raises(NotEnoughDisk):
-        await made.shelf.get(rows, 2 * MIB, own=False)
+    for author in AUTHORS[:10]:
+        with pytest.raises(QuotaFull):
+            await kept_by(made, author, MIB)
+    rows = await made.made(MIB)
+    with pytest.raises(QuotaFull):
+        await made.shelf.read(BlobPart(rows, MIB, 0, MIB), AUTHOR)
+    with pytest.raises(QuotaFull):
+        await made.shelf.get(rows, MIB, own=False)
     assert own in made.roots and made.used < before + 0.1
 
 
@@ -58,6 +58,7 @@ async def test_replicas_have_a_part_and_the_acknowledged_ones_stay(
     kept = await fill(made)
     assert 4 <= len(kept) <= 6 and made.used <= 12.1
     assert made.roots == set(kept), "the refused one is not here"
+    assert made.shelf.fetched == len(kept) * 2 * MIB, "and was not fetched"
     size = made.node.library.store.used_bytes
     rows = [await made.made(2 * MIB) for _ in range(4)]
     for root in rows:
