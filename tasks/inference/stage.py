@@ -264,7 +264,7 @@ class Stage:
         why = "another session needed its place or its memory"
         session.awaits = tuple(self._endings.fail(each, "preempted", why) for each in yielding)
         self._all.open[session.name] = session
-        self._all.opening.add(session)
+        self._all.opening[session] = None
         return session
 
     async def _open(self, session: StageSession, names: bytes) -> Reply:
@@ -297,7 +297,7 @@ class Stage:
             cached = await self.chunks.brought(session, names, cached)
             opened = session.name in self._all.open
         finally:
-            self._all.opening.discard(session)
+            self._all.opening.pop(session, None)
             if not opened:  # refused, cancelled, or closed in the meantime
                 self._endings.drop(session)
         if not opened:

@@ -103,7 +103,7 @@ class StageLoads:
         room = self._all.room_for(served, asker, without=standbys) // BLOCK - reserved
         memory = [(seconds, each.blocks) for seconds, each in ends]
         back = seconds_until_room(wanted * blocks_for(asked.soon), room, memory)
-        held = len(self._all.open) + len(self._all.opening.difference(self._all.open.values()))
+        held = len(self._all.open) + len(self._all.opening.keys() - set(self._all.open.values()))
         slots = [(seconds, 1) for seconds, _ in ends]
         if not self._all.has_place(asker, now, wanted):
             back = max(back, seconds_until_room(wanted, SESSIONS_PER_STAGE - held, slots))

@@ -73,7 +73,7 @@ class StageSessions:
         """The shards by their numbers in the engine."""
         self.open: dict[Name, StageSession] = {}
         """The open sessions."""
-        self.opening: set[StageSession] = set()
+        self.opening: dict[StageSession, None] = {}
         """Sessions that the engine has not opened yet. Some may be closed already."""
         # By gateway and session: the highest closed epoch.
         self._closed: OrderedDict[tuple[PeerId, SessionId], int] = OrderedDict()
@@ -226,9 +226,11 @@ class StageSessions:
         lacking = len(every) + wanted - SESSIONS_PER_STAGE
         return lacking <= 0 or lacking <= len(self._yielding_places(gateway, now, lacking))
 
-    def _placed(self) -> set[StageSession]:
+    def _placed(self) -> list[StageSession]:
         """Return the sessions that have places, also those that were closed while they open."""
-        return self.opening.union(self.open.values()).difference(self.standbys())
+        standbys = self.standbys()
+        every = dict.fromkeys(self.open.values()) | self.opening
+        return [each for each in every if each not in standbys]
 
     def _giving(
         self, gateway: PeerId, message: Open, now: float, freeing: int
