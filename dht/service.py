@@ -6,6 +6,7 @@ announces this node's records, and saves the state. Spec: docs/spec/dht.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import trio
 
@@ -252,10 +253,11 @@ class Dht:
         remembered = () if self._persistence is None else await self._persistence.load()
         async with trio.open_nursery() as nursery:
             with self._searching.tasks.run_in(nursery):
-                nursery.start_soon(self.links.run)
                 nursery.start_soon(self._joining.run, remembered)
-                nursery.start_soon(self._publishing.run, nursery)
-                nursery.start_soon(self._watch)
+                repeat = partial(self.asking.guard.start_repeated, nursery)
+                repeat("brief links", self.links.run)
+                repeat("records to announce", self._publishing.run, nursery)
+                repeat("contacts that serve", self._watch)
                 if self._persistence is not None:
                     nursery.start_soon(self._persistence.run)
                 task_status.started()

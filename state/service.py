@@ -273,13 +273,14 @@ class State:
         """
         async with trio.open_nursery() as nursery:
             self.own.begin(await self._open(nursery), self._host.now() + self._hold)
-            vouching = Vouching(self._host, self.replication, self.set)
+            guard = self._endpoint.guard
+            vouching = Vouching(self._host, self.replication, self.set, guard)
             await nursery.start(self.replication.run)
             task_status.started()
             nursery.start_soon(self._show)
             nursery.start_soon(self.own.write)
             nursery.start_soon(self.own.stay_true)
-            nursery.start_soon(vouching.run)
+            guard.start_repeated(nursery, "peers to vouch for", vouching.run)
             nursery.start_soon(self._keep_group)
             nursery.start_soon(self._forget)
             nursery.start_soon(self._forget_lost)

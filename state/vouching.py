@@ -1,10 +1,12 @@
 """Vouches of this node for peers with lasting links, in its fact `vouches`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 import trio
 
+from ..transport.guard import Guard
 from ..transport.host.seam import Host
 from ..transport.identity import PeerId, public_key_of
 from ..transport.rates import Bucket, Rate
@@ -23,11 +25,19 @@ class Vouching:
     """
 
     def __init__(
-        self, host: Host, replication: Replication, publish: Callable[[str, str, Value], None]
+        self,
+        host: Host,
+        replication: Replication,
+        publish: Callable[[str, str, Value], None],
+        guard: Guard,
     ) -> None:
         self._host = host
+        self._guard = guard
         self._replication = replication
         self._publish = publish
+        # Peers of which a bug kept this task from counting their vouchers. They are left out from
+        # then on, because the guard ends their links, and they come back at once.
+        self._failing: set[PeerId] = set()
         self._met = trio.Event()  # a peer that had no link has one
         replication.exchange.on_peer.append(lambda peer: self._met.set())
 
@@ -43,7 +53,7 @@ class Vouching:
             seen |= dict.fromkeys(self._replication.exchange.peers, now)
             seen = {peer: at for peer, at in seen.items() if now - at < defaults.VOUCH_KEPT}
             still = [peer for peer in vouched if peer in seen]
-            lonely = [peer for peer, at in seen.items() if at == now and self._is_lonely(peer)]
+            lonely = self._lonely(peer for peer, at in seen.items() if at == now)
             stale = len(still) * 2 < len(vouched)
             if (stale or not set(lonely) <= set(vouched)) and pace.take(now):
                 latest = sorted(seen, key=seen.__getitem__)[-defaults.VOUCHED_ENOUGH :]
@@ -66,6 +76,22 @@ class Vouching:
             self._met = trio.Event()
             lot = int.from_bytes(self._host.entropy(2)) / 2**16
             await trio.sleep(lot * defaults.VOUCH_SOON * len(list(exchange.peers)))
+
+    def _lonely(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Return those peers for which too few nodes vouch."""
+        found: list[PeerId] = []
+        for peer in peers:
+            if peer in self._failing:
+                continue
+            with self._guard.around(peer, partial(self._leave_out, peer)):
+                if self._is_lonely(peer):
+                    found.append(peer)
+        return found
+
+    def _leave_out(self, peer: PeerId) -> None:
+        if len(self._failing) >= defaults.AUTHOR_VOUCHED:
+            self._failing.clear()
+        self._failing.add(peer)
 
     def _is_lonely(self, peer: PeerId) -> bool:
         """Return whether too few nodes vouch for a peer.

@@ -66,6 +66,12 @@ PASSED_BYTES = 16 * 2**20  # hidden states that a stage passes on for one span: 
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
 SPANS_BYTES = 64 * 2**20  # … and the bytes of their inputs, of which a gateway sends 32 MiB at most
 SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
+# Seconds without a message after which a session of a first stage that has computed nothing ends
+# for others. A gateway waits OPEN_TIMEOUT for all stages to open, and then sends the prompt.
+SESSION_SILENT = 10.0
+# … and any other session. An earlier stage may be computing the prompts of others, for 60 s at
+# most: gateways refuse requests that would wait for longer.
+SESSION_RESTS = 60.0
 SESSION_WAITED = 5.0  # seconds without computing until an open session no longer delays jobs
 OPEN_TIMEOUT = 10.0  # seconds for one stage to open
 ADAPTER_TIMEOUT = 60.0  # … if it may have to fetch an adapter

@@ -3,6 +3,7 @@ daemons survive, the links come back, and the condition names it. Without the gu
 one.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -61,6 +62,37 @@ PLACES = [
     "state.replication.replication Replication._compare",
     "state.replication.replication Replication._on_news",
 ]
+WALK = "dht.publishing.publishing Publishing._walk"  # only a node that has contacts walks
+LOOPS = [  # of the node's own, which read what many peers say
+    "transport.strategies.dialer Dialer._improve_relayed",
+    "transport.dial.longpaths LongPaths._busy",
+    "transport.nat.reach.service Reach._watch_links",
+    "dht.kademlia.brieflinks BriefLinks.sweep",
+    "dht.lookup.joining Joining._probe_queued",
+    "dht.lookup.joining Joining._keep_fresh",
+    "dht.lookup.joining Joining._rest",
+    WALK,
+    "dht.publishing.publishing Publishing._pause",
+    "dht.service Dht._servers",
+    "node.swarm.remembering Remembering.write",
+    "state.membership.membership Membership._reclaim",
+    "state.membership.probing Probing._let_rest",
+    "state.replication.authors Authors.linked",
+    "state.replication.authors Authors.vouchers",
+    "state.replication.exchange FeedExchange.tell",
+    "state.replication.replication Replication._account_links",
+    "state.replication.replication Replication._refill",
+    "state.views.members Members.get",
+    "state.vouching Vouching._is_lonely",
+    "tasks.jobs.desk Desk._watch",
+    "tasks.jobs.desk Desk._tidy",
+]
+WITHIN = [  # those that others of the list call
+    "dht.lookup.joining Joining._rest",
+    "state.replication.authors Authors.linked",
+    "state.replication.authors Authors.vouchers",
+    "state.replication.exchange FeedExchange.tell",
+]
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, places: list[str]) -> set[str]:
@@ -74,6 +106,23 @@ def faults(monkeypatch: pytest.MonkeyPatch, places: list[str]) -> set[str]:
         where = getattr(import_module(f"shoal.{module}"), owner)
         break_once(monkeypatch, where, method, name, left)
     return left
+
+
+def break_always(monkeypatch: pytest.MonkeyPatch, places: list[str]) -> Counter[str]:
+    """Let every call of each function raise an error of its own; return the numbers of calls."""
+    calls = Counter[str]()
+    for place in places:
+        module, name = place.split()
+        owner, _, method = name.rpartition(".")
+        where = getattr(import_module(f"shoal.{module}"), owner)
+        fault = type(name.replace(".", "_"), (Exception,), {})
+
+        def fail(*_args: Any, fault: type[Exception] = fault, **_more: Any) -> Any:
+            calls[fault.__name__] += 1
+            raise fault
+
+        monkeypatch.setattr(where, method, fail)
+    return calls
 
 
 def break_once(
@@ -146,6 +195,35 @@ async def test_the_daemons_live(world: World, monkeypatch: pytest.MonkeyPatch) -
         status = await each.status()
         assert [each["name"] for each in status["health"]] == [CONDITION]
         assert status["peers"] == 2
+
+
+async def test_loops_go_on_after_a_bug(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = faults(monkeypatch, LOOPS)
+    nodes = await three(world, loud=False)
+    await trio.sleep(120)
+    assert not left, f"these were never called: {left}"
+    for each in nodes:
+        status = await each.status()
+        assert [each["name"] for each in status["health"]] in ([], [CONDITION])
+        assert status["peers"] == 2
+
+
+@pytest.mark.parametrize(
+    "places", [WITHIN, [WALK], [each for each in LOOPS if each not in (*WITHIN, WALK)]]
+)
+async def test_a_bug_that_stays_does_not_spin(
+    world: World, monkeypatch: pytest.MonkeyPatch, places: list[str]
+) -> None:
+    with monkeypatch.context() as broken:
+        calls = break_always(broken, places)
+        nodes = await three(world, loud=False)
+        await trio.sleep(120)
+    everywhere = {place.split()[1].replace(".", "_") for place in places}
+    assert calls.keys() == everywhere
+    most = len(nodes) * 120  # one call of each node a second
+    assert {name: count for name, count in calls.items() if count > most} == {}
+    for each in nodes:
+        assert CONDITION in [each["name"] for each in (await each.status())["health"]]
 
 
 @pytest.mark.parametrize(

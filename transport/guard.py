@@ -3,7 +3,8 @@
 All code that handles one peer (a link, a datagram, a dial, a callback about a link) runs within
 `Guard.around`, or as a task started by `Guard.start`. An unexpected exception there is a bug of
 this program that the peer has triggered. The guard ends the connection of that peer and reports the
-bug (a *mishap*). It does not catch cancellation, the end of the process, or errors of this machine
+bug (a *mishap*). A loop that reads what many peers say begins again (`Guard.repeat`, ADR 0080). The
+guard does not catch cancellation, the end of the process, or errors of this machine
 (`is_own`).
 """
 
@@ -22,6 +23,7 @@ from .errors import MISHAP, DialFailed, ShoalError
 
 _ROOT: Final = Path(__file__).parent.parent
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+REPEAT_PAUSES: Final = (1.0, 300.0)  # seconds from a bug of a loop to its next run: least, most
 _NAME_CHARS: Final = 64  # characters of a peer's name in a report
 
 
@@ -96,6 +98,36 @@ class Guard:
     ) -> None:
         with _Around(self, who, end, None):
             await function(*args)
+
+    def start_repeated(
+        self,
+        nursery: trio.Nursery,
+        what: str,
+        function: Callable[..., Awaitable[object]],
+        *args: object,
+    ) -> None:
+        """Start `repeat` as a task."""
+        nursery.start_soon(partial(self.repeat, what, function), *args, name=function)
+
+    async def repeat(
+        self, what: str, function: Callable[..., Awaitable[object]], *args: object
+    ) -> None:
+        """Run a loop of this node that reads what many peers say, and begin it again after a bug
+        (ADR 0080).
+
+        `what` names the data in the report. The pause before the next run doubles with each bug, up
+        to REPEAT_PAUSES[1] seconds. It is short again once a run has lasted longer than that.
+        """
+        pause, longest = REPEAT_PAUSES
+        while True:
+            began = trio.current_time()
+            with _Around(self, what, None, None):
+                await function(*args)
+                return
+            if trio.current_time() - began > longest:
+                pause = REPEAT_PAUSES[0]
+            await trio.sleep(pause)
+            pause = min(2 * pause, longest)
 
     def tell(
         self,

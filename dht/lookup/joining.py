@@ -115,24 +115,26 @@ class Joining:
         """
         self._remembered = remembered
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._probe_queued)
-            nursery.start_soon(self._keep_fresh)
+            guard = self._asking.guard
+            guard.start_repeated(nursery, "peers to probe", self._probe_queued, nursery)
+            guard.start_repeated(nursery, "contacts to refresh", self._keep_fresh)
 
-    async def _probe_queued(self) -> None:
+    async def _probe_queued(self, nursery: trio.Nursery) -> None:
         """Probe the queued peers, until cancelled.
 
         Networks share the slots fairly, because an attacker may connect many peers that never
         answer.
         """
-        async with trio.open_nursery() as nursery:
-            while True:
-                self._news = trio.Event()
-                for contact, source in self._to_probe.values():
+        guard = self._asking.guard
+        while True:
+            self._news = trio.Event()
+            while self._to_probe:
+                peer = next(iter(self._to_probe))
+                contact, source = self._to_probe.pop(peer)
+                with guard.around(peer):
                     self._rest(contact)
-                    guard = self._asking.guard
-                    guard.start(nursery, contact.peer, self._probe_in_slot, contact, source)
-                self._to_probe.clear()
-                await self._news.wait()
+                    guard.start(nursery, peer, self._probe_in_slot, contact, source)
+            await self._news.wait()
 
     async def _probe_in_slot(self, contact: Contact, source: str) -> None:
         """Wait for a slot and probe a peer.
@@ -196,7 +198,10 @@ class Joining:
     async def _bootstrap(self) -> None:
         """Probe linked peers, then remembered contacts, until one answers."""
         self._first_reply = trio.Event()
-        linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
+        linked: list[Contact] = []
+        for link in self._links():
+            with self._asking.guard.around(link.peer):
+                linked.append(of_link(link, self._addresses(link.peer)))
         found = {contact.peer: contact for contact in (*linked, *self._remembered)}
         waiting = list(found.values())[: defaults.REMEMBERED]
 

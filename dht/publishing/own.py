@@ -258,6 +258,10 @@ class OwnRecords:
             again = own.record.ttl * defaults.AGAIN
             own.due = now + again * (1 - defaults.AGAIN_SPREAD * jitter)
             return
+        self.put_off(own, now, jitter)
+
+    def put_off(self, own: OwnRecord, now: float, jitter: float) -> None:
+        """Schedule the next announcement of a record after one that has failed."""
         pause = min(defaults.REPAIR_PAUSE[0] * 2**own.tries, defaults.REPAIR_PAUSE[1])
         if own.patient:
             pause = max(pause, defaults.SAY_PAUSE)

@@ -97,7 +97,8 @@ class Publishing:
                 self._strolling |= due[0].patient
                 for own in due:
                     own.walking = True
-                nursery.start_soon(self._walk, due)
+                end = partial(self._walk_failed, due)
+                self._asking.guard.start(nursery, "nodes on a walk", self._walk, due, end=end)
                 continue
             with trio.move_on_after(self._pause(bool(due))):
                 await self._news.wait()
@@ -169,19 +170,34 @@ class Publishing:
             limiter=limiter,
         )
         await self._run(walk)
-        self._walks -= 1
-        self._strolling &= not due[0].patient
         now = self._host.now()
         for place, done in walk.results.items():
             kept, failed = len(done.kept), len(done.failed)
-            jitter = int.from_bytes(self._host.entropy(2)) / 2**16
-            self._records.announced(places[place], kept, kept + failed, now, jitter)
+            self._records.announced(places[place], kept, kept + failed, now, self._jitter())
+        self._ended(due)
         for own in due:
-            own.walking, own.known = False, known
+            own.known = known
             own.patient |= self._limiter is not None and not own.fresh  # repeats are not urgent
-        self._news.set()
         self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
         self._tell()
+
+    def _walk_failed(self, due: list[OwnRecord]) -> None:
+        """Schedule the records of a walk that a bug has ended, as if no node had taken them."""
+        now = self._host.now()
+        for own in due:
+            self._records.put_off(own, now, self._jitter())
+        self._ended(due)
+
+    def _ended(self, due: list[OwnRecord]) -> None:
+        """Make room for the next walk."""
+        self._walks -= 1
+        self._strolling &= not due[0].patient
+        for own in due:
+            own.walking = False
+        self._news.set()
+
+    def _jitter(self) -> float:
+        return int.from_bytes(self._host.entropy(2)) / 2**16
 
     async def _sealed(self, own: OwnRecord) -> Record:
         """Seal a record, and then let other tasks run, because many signatures take long."""

@@ -239,7 +239,9 @@ class Node:
         nursery.start_soon(measure_machine, base, self.directory)
         check_memory(base)
         if self._logs:
-            nursery.start_soon(keep_journal, base.say, self.directory, self.gateway, self.stage)
+            counts = self.gateway, self.stage
+            repeat = self.endpoint.guard.start_repeated
+            repeat(nursery, "members", keep_journal, base.say, self.directory, *counts)
 
     def _greet(self, page: str, api: str) -> None:
         """Print the node's version, identity and addresses, and the resources that it offers.
@@ -284,7 +286,7 @@ class Node:
         known = await remembering.known()
         bootstrap = Bootstrap(self.host, self.dialer, self.health)
         nursery.start_soon(bootstrap.run, config.bootstrap, known)
-        nursery.start_soon(remembering.run)
+        self.endpoint.guard.start_repeated(nursery, "members to remember", remembering.run)
         nursery.start_soon(self.content.quota.run)
         nursery.start_soon(self.compute.scrub.run)
         alone = not config.bootstrap and not known and config.invitation is None
@@ -295,7 +297,7 @@ class Node:
             await self._meet_members()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
-        self.endpoint.guard.start(
+        self.endpoint.guard.start_repeated(
             nursery, "members", watch_holes, self.host, self.directory, self.health
         )
 

@@ -142,10 +142,12 @@ class Working:
         if not use.job:
             return use.gateway
         jobs = self._state.views.jobs
-        standing = jobs.get(use.job)
-        if standing is None or standing.job is None or not jobs.claim_by(use.gateway, use.job):
-            return None
-        return standing.job.author
+        author: PeerId | None = None
+        with self.local.guard.around(use.gateway):
+            standing = jobs.get(use.job)
+            if standing is not None and standing.job is not None:
+                author = standing.job.author if jobs.claim_by(use.gateway, use.job) else None
+        return author
 
     def _is_member(self, author: PeerId) -> bool:
         """Return whether jobs of this author are accepted. In a private group, the author must be a
@@ -167,7 +169,7 @@ class Working:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._collect)
             nursery.start_soon(self._accounting.run)
-            nursery.start_soon(self._tidy)
+            self.local.guard.start_repeated(nursery, "authors of jobs", self._tidy)
             nursery.start_soon(self.worker.run if self._does_jobs else self._withdraw)
             task_status.started()
 

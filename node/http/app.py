@@ -5,7 +5,7 @@ Imported only when a client connects.
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -142,14 +142,15 @@ class ApiApp:
     async def _generate(self, kind: _Kind, scope: Scope, receive: Receive, send: Send) -> None:
         self._backend.refuse_when_stopping()
         check_body_headers(scope["headers"], defaults.API_BODY)
-        with self._place():
+        with ExitStack() as place:
+            place.enter_context(self._place())
             asked = kind.read(await read_body(receive))
             host = self._backend.host
             request = asked.for_gateway(int.from_bytes(host.entropy(8)))
             ident = kind.form.ident + host.entropy(_ID_BYTES).hex()
             form = kind.form(Heading(ident, int(host.wall()), asked.model), asked)
             if asked.stream:
-                await self._stream(request, form, send, asked)
+                await self._stream(request, form, send, asked, place)
             else:
                 await self._whole(request, form, send)
 
@@ -181,15 +182,27 @@ class ApiApp:
         await respond(send, 200, form.whole(summary, tokens), JSON)
 
     async def _stream(
-        self, request: GenerateRequest, form: AnswerForm, send: Send, asked: Asked
+        self,
+        request: GenerateRequest,
+        form: AnswerForm,
+        send: Send,
+        asked: Asked,
+        place: ExitStack,
     ) -> None:
         """Send the answer as it is generated. The response begins with the first text, so that an
-        error before it has its own HTTP status. A later error is an event."""
+        error before it has its own HTTP status. A later error is an event.
+
+        An answer that goes on without its client takes over the request's place.
+        """
+        taken = ExitStack()
 
         async def work(note: Note[bytes]) -> bool:
-            return await self._events(request, form, note)
+            with taken:
+                return await self._events(request, form, note)
 
         kept = self._kept.begin(OWNER + asked.user, work) if asked.resumable else None
+        if kept is not None:
+            taken.enter_context(place.pop_all())
         response = _EventResponse(send, kept.token if kept else "")
         if kept is None:
             await self._events(request, form, response.note)
@@ -206,12 +219,11 @@ class ApiApp:
                 400, "bad_event_id", "expected the id of the last event in `Last-Event-ID`"
             )
         (user, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("user", [""])
-        with self._place():
-            kept = self._kept.find(token, OWNER + user)
-            response = _EventResponse(send, token, int(number) + 1)
-            await self._kept.follow(kept, int(number) + 1, response.pass_on)
-            await response.begin()
-            await more(send, b"", last=True)
+        kept = self._kept.find(token, OWNER + user)  # what still generates it has a place already
+        response = _EventResponse(send, token, int(number) + 1)
+        await self._kept.follow(kept, int(number) + 1, response.pass_on)
+        await response.begin()
+        await more(send, b"", last=True)
 
     async def _events(self, request: GenerateRequest, form: AnswerForm, note: Note[bytes]) -> bool:
         """Generate an answer as events. Raises ShoalError if it fails before its first text."""

@@ -91,8 +91,9 @@ class Remembering:
         known = []
         for peer, record in self._directory.members().items():
             if (link := self._endpoint.link(peer)) is not None:
-                near = nearness_at(link.status.address[0])
-                known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
+                with self._endpoint.guard.around(peer):
+                    near = nearness_at(link.status.address[0])
+                    known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
         if not known:
             return False
         try:

@@ -165,13 +165,14 @@ class Upkeep:
         """
         now, strangers = self._host.now(), dict[PeerId, float]()
         for link in self._endpoint.links():
-            by = self.group.revoked_by(link.peer)
-            if by is not None:
-                link.close(REVOKED, f"revoked by {by}")
-            elif not self.group.young and self._is_stranger(link):
-                since = strangers[link.peer] = self._strangers.get(link.peer, now)
-                if now - since > defaults.STRANGER_S:
-                    link.close(NOT_A_MEMBER)
+            with self._endpoint.guard.around(link.peer):
+                by = self.group.revoked_by(link.peer)
+                if by is not None:
+                    link.close(REVOKED, f"revoked by {by}")
+                elif not self.group.young and self._is_stranger(link):
+                    since = strangers[link.peer] = self._strangers.get(link.peer, now)
+                    if now - since > defaults.STRANGER_S:
+                        link.close(NOT_A_MEMBER)
         self._strangers = strangers
 
     def _is_stranger(self, link: Link) -> bool:

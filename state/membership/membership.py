@@ -427,18 +427,21 @@ class Membership:
         async with trio.open_nursery() as nursery:
             task_status.started()
             nursery.start_soon(self._probing.run)
-            while True:
-                while self._to_compare:
-                    link = self._to_compare.pop()
-                    self._endpoint.guard.start(nursery, link.peer, self._compare, link)
-                self._reclaim()
-                self._spread_own()
-                wait = min(self._hand_on(), self._start_dials(nursery))
-                if self.roster.reclaimed is not None:
-                    wait = min(wait, defaults.RECLAIM_PAUSE)
-                with trio.move_on_after(wait):
-                    await self._news.wait()
-                await trio.sleep(defaults.ROUND)
+            await self._endpoint.guard.repeat("members' records", self._rounds, nursery)
+
+    async def _rounds(self, nursery: trio.Nursery) -> None:
+        while True:
+            while self._to_compare:
+                link = self._to_compare.pop()
+                self._endpoint.guard.start(nursery, link.peer, self._compare, link)
+            self._reclaim()
+            self._spread_own()
+            wait = min(self._hand_on(), self._start_dials(nursery))
+            if self.roster.reclaimed is not None:
+                wait = min(wait, defaults.RECLAIM_PAUSE)
+            with trio.move_on_after(wait):
+                await self._news.wait()
+            await trio.sleep(defaults.ROUND)
 
     def _start_dials(self, nursery: trio.Nursery) -> float:
         """Dial the members that are due. Return the seconds until the next dial or push may be due.

@@ -123,27 +123,30 @@ class Probing:
     async def run(self) -> None:
         """Report links, and check the members that are due, until cancelled."""
         async with trio.open_nursery() as nursery:
-            version = self.liveness.version
-            while True:
-                now = self._host.now()
-                self.liveness.watch(self._roster.authors(), now)
-                if checked := self.liveness.next_checks(now):
-                    void = partial(self.liveness.void, checked)
-                    self._endpoint.guard.start(nursery, "checks", self._check, checked, end=void)
-                for by, peers in self.liveness.next_questions(now).items():
-                    void = partial(self.liveness.unanswered, peers)
-                    self._endpoint.guard.start(nursery, by, self._ask_for, by, peers, end=void)
-                if gathered := self._gathering.take(now):
-                    end = gathered.done.set
-                    self._endpoint.guard.start(nursery, "lot", self._gather, gathered, end=end)
-                if self.liveness.version != version:
-                    version = self.liveness.version
-                    self._changed()
-                self._let_rest()
-                due = min(self._tell(now), self.liveness.next_due(now), self._gathering.due)
-                with trio.move_on_after(due - now):
-                    await self._news.wait()
-                await trio.sleep(defaults.TURN_S)
+            await self._endpoint.guard.repeat("members to check", self._turns, nursery)
+
+    async def _turns(self, nursery: trio.Nursery) -> None:
+        version = self.liveness.version
+        while True:
+            now = self._host.now()
+            self.liveness.watch(self._roster.authors(), now)
+            if checked := self.liveness.next_checks(now):
+                void = partial(self.liveness.void, checked)
+                self._endpoint.guard.start(nursery, "checks", self._check, checked, end=void)
+            for by, peers in self.liveness.next_questions(now).items():
+                void = partial(self.liveness.unanswered, peers)
+                self._endpoint.guard.start(nursery, by, self._ask_for, by, peers, end=void)
+            if gathered := self._gathering.take(now):
+                end = gathered.done.set
+                self._endpoint.guard.start(nursery, "lot", self._gather, gathered, end=end)
+            if self.liveness.version != version:
+                version = self.liveness.version
+                self._changed()
+            self._let_rest()
+            due = min(self._tell(now), self.liveness.next_due(now), self._gathering.due)
+            with trio.move_on_after(due - now):
+                await self._news.wait()
+            await trio.sleep(defaults.TURN_S)
 
     def _let_rest(self) -> None:
         """Let links rest, which are then pinged only rarely.

@@ -178,33 +178,38 @@ class Replication:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send news, compare and pull, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._refill)
+            guard = self._endpoint.guard
+            guard.start_repeated(nursery, "authors to store", self._refill)
             task_status.started()
-            while True:
-                news = self._news
-                await self._account_links()
-                self.exchange.tell()
-                for pull in self.exchange.next_pulls():
-                    self._endpoint.guard.start(nursery, pull.peer, self._pull, pull)
-                fresh, self._fresh = self._fresh, []
-                some = [*fresh, *self.exchange.due_rechecks()]
-                if self.exchange.round_at() <= self._host.now():
-                    somebody = self.exchange.next_round()
-                    some += [] if somebody is None else [somebody]
-                for peer in some:
-                    self._endpoint.guard.start(nursery, peer, self._compare, peer)
-                due = min(self.exchange.due_at(), self.exchange.round_at())
-                with trio.move_on_after(max(due - self._host.now(), _LEAST_WAIT)):
-                    await news.wait()
-                await trio.sleep(defaults.EXCHANGE_TURN)
+            await guard.repeat("feeds to exchange", self._exchange, nursery)
+
+    async def _exchange(self, nursery: trio.Nursery) -> None:
+        while True:
+            news = self._news
+            await self._account_links()
+            self.exchange.tell()
+            for pull in self.exchange.next_pulls():
+                self._endpoint.guard.start(nursery, pull.peer, self._pull, pull)
+            fresh, self._fresh = self._fresh, []
+            some = [*fresh, *self.exchange.due_rechecks()]
+            if self.exchange.round_at() <= self._host.now():
+                somebody = self.exchange.next_round()
+                some += [] if somebody is None else [somebody]
+            for peer in some:
+                self._endpoint.guard.start(nursery, peer, self._compare, peer)
+            due = min(self.exchange.due_at(), self.exchange.round_at())
+            with trio.move_on_after(max(due - self._host.now(), _LEAST_WAIT)):
+                await news.wait()
+            await trio.sleep(defaults.EXCHANGE_TURN)
 
     async def _account_links(self) -> None:
         """Pass links that were gained or lost to the replica, which selects the authors to
         store."""
         while self._changes:
             peer, up = self._changes.pop(0)
-            async with self._lock:
-                await (self.replica.linked(peer) if up else self.replica.unlinked(peer))
+            with self._endpoint.guard.around(peer):
+                async with self._lock:
+                    await (self.replica.linked(peer) if up else self.replica.unlinked(peer))
 
     async def _pull(self, pull: Pull) -> None:
         await self.exchange.pull(pull)

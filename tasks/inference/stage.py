@@ -246,8 +246,8 @@ class Stage:
             self._endings.drop(older)
         freeing = self._endings.freeing
         served = self._all.check(message)
-        self._all.check_open(gateway, message, self._host.now(), freeing)
-        yielding = self._all.yielding(gateway, message, served, self._host.now())
+        giving = self._all.check_open(gateway, message, self._host.now(), freeing)
+        yielding = self._all.yielding(gateway, message, self._host.now(), giving)
         session = StageSession(
             open=message,
             served=served,
@@ -261,10 +261,10 @@ class Stage:
         for peer in (session.gateway, session.previous, session.next):
             if not self._courier.reaches(peer):
                 raise SessionError("unreachable", f"this stage has no link to {peer}")
-        why = "another session needed its memory"
+        why = "another session needed its place or its memory"
         session.awaits = tuple(self._endings.fail(each, "preempted", why) for each in yielding)
         self._all.open[session.name] = session
-        self._all.opening.add(session)
+        self._all.opening[session] = None
         return session
 
     async def _open(self, session: StageSession, names: bytes) -> Reply:
@@ -297,12 +297,13 @@ class Stage:
             cached = await self.chunks.brought(session, names, cached)
             opened = session.name in self._all.open
         finally:
-            self._all.opening.discard(session)
+            self._all.opening.pop(session, None)
             if not opened:  # refused, cancelled, or closed in the meantime
                 self._endings.drop(session)
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         session.computed = cached
+        session.heard = self._host.now()  # before, the gateway had nothing to send
         if session.open.standby is None:
             self.meter.opened(session.use)
         session.passed = cached

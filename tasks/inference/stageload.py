@@ -56,6 +56,7 @@ class StageLoads:
         """Return how busy a shard is, for a prompt of a gateway that asks."""
         standbys = self._all.standbys(served)
         sessions = [each for each in self._all.of_shard(served) if each not in standbys]
+        resting = self._all.resting(served, asker, now)
         waiting = [session.waiting for session in sessions]
         running = sum(count > 0 for count in waiting)
         cached = min(served.names.length(asker, prefix), max(0, asked.prompt - 1))
@@ -63,7 +64,7 @@ class StageLoads:
         texts = self._all.texts(served)
         rows = max(1, asked.prompt - cached)
         return StageLoad(
-            room=self._all.room_for(served, asker, without=standbys),
+            room=self._all.room_for(served, asker, without=[*standbys, *resting]),
             sessions=len(waiting),
             running=running,
             waiting=sum(waiting),
@@ -91,15 +92,21 @@ class StageLoads:
             (prompts * (each.pending > 0) + pace * each.expected(served.answer), each)
             for each in self._all.of_shard(served)
         ]
+        others = {asker, self._all.own}
+        ends = [  # a session that computes nothing does not keep others out for longer than that
+            (seconds if each.gateway in others else min(seconds, max(0, each.rests_at - now)), each)
+            for seconds, each in ends
+        ]
         wanted = asked.ahead + 1
         reserved = served.queue.reserved(asker, now)
         standbys = self._all.standbys(served)
         room = self._all.room_for(served, asker, without=standbys) // BLOCK - reserved
         memory = [(seconds, each.blocks) for seconds, each in ends]
         back = seconds_until_room(wanted * blocks_for(asked.soon), room, memory)
-        held = len(self._all.open) + len(self._all.opening.difference(self._all.open.values()))
+        held = len(self._all.open) + len(self._all.opening.keys() - set(self._all.open.values()))
         slots = [(seconds, 1) for seconds, _ in ends]
-        back = max(back, seconds_until_room(wanted, SESSIONS_PER_STAGE - held, slots))
+        if not self._all.has_place(asker, now, wanted):
+            back = max(back, seconds_until_room(wanted, SESSIONS_PER_STAGE - held, slots))
         if asker != self._all.own:
             mine = [(seconds, 1) for seconds, each in ends if each.gateway == asker]
             back = max(back, seconds_until_room(wanted, SESSIONS_PER_GATEWAY - len(mine), mine))

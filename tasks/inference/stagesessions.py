@@ -1,7 +1,7 @@
 """The shards of a node's engine, and the sessions at its stages. No I/O."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from ...transport.identity import PeerId
@@ -20,6 +20,7 @@ from ..defaults import (
 from ..engine.interface import DType, Parts, SessionId
 from ..engine.kv.blocks import BLOCK, blocks_for
 from ..errors import SessionError
+from .serving.places import giving_places, resting
 from .serving.stagesession import Name, ServedShard, StageSession
 from .session import (
     AskState,
@@ -33,6 +34,9 @@ from .session import (
 from .speed import ServedSpeed
 
 _LAST_EPOCH: Final = 2**32 - 1
+
+_FREEING: Final = 4 * SESSIONS_PER_STAGE
+"""Closed sessions that the engine may still have when the owner's gateway opens a further one."""
 
 
 def coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | Refusal]:
@@ -69,7 +73,7 @@ class StageSessions:
         """The shards by their numbers in the engine."""
         self.open: dict[Name, StageSession] = {}
         """The open sessions."""
-        self.opening: set[StageSession] = set()
+        self.opening: dict[StageSession, None] = {}
         """Sessions that the engine has not opened yet. Some may be closed already."""
         # By gateway and session: the highest closed epoch.
         self._closed: OrderedDict[tuple[PeerId, SessionId], int] = OrderedDict()
@@ -193,8 +197,11 @@ class StageSessions:
             return None
         return older
 
-    def check_open(self, gateway: PeerId, message: Open, now: float, freeing: int) -> None:
-        """Raise SessionError if a session may not be opened now.
+    def check_open(
+        self, gateway: PeerId, message: Open, now: float, freeing: int
+    ) -> list[StageSession]:
+        """Return the sessions that must give their places to a new one. Raises SessionError if it
+        may not be opened now.
 
         `freeing` is the number of closed sessions that the engine still has.
         """
@@ -207,13 +214,60 @@ class StageSessions:
             raise SessionError("session-closed", "the session was closed")
         if message.standby is not None:
             self._check_standby(gateway, message)
-            return
-        every = self.opening.union(self.open.values()).difference(self.standbys())
-        own = sum(item.gateway == gateway for item in every)
-        mine = gateway == self._own  # the owner's gateway has no limit of its own
-        held = len(every) + freeing
-        if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
+            return []
+        giving = self._giving(gateway, message, now, freeing)
+        if giving is None:
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
+        return giving
+
+    def has_place(self, gateway: PeerId, now: float, wanted: int) -> bool:
+        """Return whether a gateway would find places for `wanted` interactive sessions now."""
+        every = self._placed()
+        lacking = len(every) + wanted - SESSIONS_PER_STAGE
+        return lacking <= 0 or lacking <= len(self._yielding_places(gateway, now, lacking))
+
+    def _placed(self) -> list[StageSession]:
+        """Return the sessions that have places, also those that were closed while they open."""
+        standbys = self.standbys()
+        every = dict.fromkeys(self.open.values()) | self.opening
+        return [each for each in every if each not in standbys]
+
+    def _giving(
+        self, gateway: PeerId, message: Open, now: float, freeing: int
+    ) -> list[StageSession] | None:
+        """Return the sessions that must give their places to a new one, None if it gets none.
+
+        The owner's gateway always gets one, unless it has all of them itself.
+        """
+        every, mine = self._placed(), gateway == self._own
+        own = sum(each.gateway == gateway and not (mine and each.open.idle) for each in every)
+        if own >= (SESSIONS_PER_STAGE if mine else SESSIONS_PER_GATEWAY):
+            return None
+        first = mine and not message.idle
+        lacking = len(every) + 1 - SESSIONS_PER_STAGE
+        if lacking <= 0:
+            few = _FREEING if first else SESSIONS_PER_STAGE - len(every)
+            return [] if freeing < few else None
+        if message.idle:
+            return None
+        # What gives its place is in the engine for a while. Until then the new one is being opened
+        # and gives its place to none, so this has a limit, too.
+        giving = self._yielding_places(gateway, now, lacking)
+        return giving if first or len(giving) == lacking else None
+
+    def _yielding_places(self, gateway: PeerId, now: float, wanted: int) -> list[StageSession]:
+        """Return up to `wanted` sessions that give their places to a gateway. One that is still
+        being opened would not free its place."""
+        able = [each for each in self.open.values() if each not in self.opening]
+        able = [each for each in able if each.open.standby is None]
+        counts = Counter(each.gateway for each in self._placed())
+        return giving_places(able, counts, gateway, self._own, now, wanted)
+
+    def resting(self, served: ServedShard, gateway: PeerId, now: float) -> list[StageSession]:
+        """Return the sessions of other gateways at a shard that compute nothing, and so end for an
+        interactive session of this one, the first to end first."""
+        able = [each for each in self.of_shard(served) if each not in self.opening]
+        return resting(able, gateway, self._own, now)
 
     def _check_standby(self, gateway: PeerId, message: Open) -> None:
         """Raise SessionError if a standby may not be opened now. It takes memory only while much is
@@ -229,9 +283,10 @@ class StageSessions:
             raise SessionError("no-memory", "this stage's memory is not free enough for a standby")
 
     def yielding(
-        self, gateway: PeerId, message: Open, served: ServedShard, now: float
+        self, gateway: PeerId, message: Open, now: float, giving: Sequence[StageSession]
     ) -> list[StageSession]:
-        """Return the sessions that must end for a new one.
+        """Return the sessions that must end for a new one: those in `giving`, which end in any
+        case, and those of which it needs the memory.
 
         Raises SessionError if there is no free KV for it. It is queued then, so that requests which
         come later do not get the memory before it. This node's own requests do not wait for those
@@ -239,14 +294,13 @@ class StageSessions:
         """
         if message.standby is not None:  # it was checked, and ends itself for others
             return []
+        served = self.find_shard(message)
         mine = gateway == self._own and not message.idle
         ahead = 0 if mine else served.queue.ahead(gateway, message, now) * BLOCK
-        if message.soon <= self.room_for(served, gateway) - ahead:
-            served.queue.leave(gateway, message)
-            return []
-        yielding = self.standbys(served)
+        yielding = [*giving, *self.standbys(served)]
         if not message.idle:
-            yielding += self._may_end(served, gateway, now)
+            may_end = self._may_end(served, gateway, now)
+            yielding += [each for each in may_end if each not in giving]
         room = self.room_for(served, gateway, without=yielding) - ahead
         if message.soon > room:
             if not message.idle and self._within_share(served, gateway, message):
@@ -256,7 +310,9 @@ class StageSessions:
                 f"room for {max(0, room)} tokens of prompt and answer now, {message.soon} are "
                 "asked for",
             )
-        while message.soon <= self.room_for(served, gateway, without=yielding[:-1]) - ahead:
+        while len(yielding) > len(giving):
+            if message.soon > self.room_for(served, gateway, without=yielding[:-1]) - ahead:
+                break
             yielding.pop()
         served.queue.leave(gateway, message)
         return yielding
@@ -274,9 +330,12 @@ class StageSessions:
     def _may_end(self, served: ServedShard, gateway: PeerId, now: float) -> list[StageSession]:
         """Return the sessions that may end for a new one of a gateway, the first to end first.
 
-        Sessions of jobs end for all others. The owner of this machine precedes all other gateways.
+        Sessions of jobs end for all others, and so do those that compute nothing. The owner of this
+        machine precedes all other gateways.
         """
-        beyond = self._beyond_share(served, gateway, now)
+        beyond = self.resting(served, gateway, now)
+        more = self._beyond_share(served, gateway, now)
+        beyond += [each for each in more if each not in beyond]
         others = [
             each
             for each in reversed(self.of_shard(served))

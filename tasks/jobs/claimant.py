@@ -18,6 +18,7 @@ an author, and one of its jobs has waited for long, that job comes before all ot
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -75,7 +76,8 @@ class Claimant:
     `willing` returns whether this node can and may do a job. `silent` returns for how many seconds
     a peer has not answered: 0 while it answers, infinity if it never did. `patience` returns after
     how many seconds of silence a peer's jobs are taken by other nodes. `work` returns how much work
-    a job is, by which its author is charged in `queue`.
+    a job is, by which its author is charged in `queue`. `guard` returns the guard of a block that
+    handles the job with the given id.
     """
 
     def __init__(
@@ -89,8 +91,10 @@ class Claimant:
         patience: Callable[[], float],
         work: Callable[[Job], float] = lambda job: float(job.rows),
         queue: FairQueue | None = None,
+        guard: Callable[[str], AbstractContextManager[None]] = lambda job: nullcontext(),
     ) -> None:
         self._own = own
+        self._guard = guard
         self._jobs = jobs
         self._shares = shares
         self._willing = willing
@@ -118,14 +122,19 @@ class Claimant:
         """
         best: tuple[Urgency, JobStanding] | None = None
         for job in self._some_jobs():
-            standing = self._jobs.get(job)
-            if standing is None:
-                continue
-            self._look(job, standing, now)
-            urgency = self._urgency(standing, now)
-            if urgency is not None and (best is None or urgency < best[0]):
-                best = urgency, standing
-        return None if best is None else self._begin(best[1], best[0][0], now)
+            with self._guard(job):
+                standing = self._jobs.get(job)
+                if standing is None:
+                    continue
+                self._look(job, standing, now)
+                urgency = self._urgency(standing, now)
+                if urgency is not None and (best is None or urgency < best[0]):
+                    best = urgency, standing
+        claim: Claim | None = None
+        if best is not None:
+            with self._guard(best[1].id):
+                claim = self._begin(best[1], best[0][0], now)
+        return claim
 
     def expect(self, job: str, seconds: float) -> Claim:
         """Return the claim to write for a job that has just begun and will take `seconds`."""
@@ -193,12 +202,22 @@ class Claimant:
         this node had no capacity, the pause is short at first and doubles each time.
         """
         del self._runs[job]
-        standing = self._jobs.get(job)
-        length = standing.job.lease if standing and standing.job else state_defaults.JOB_LEASE[1]
+        length = self._lease(job)
         if not failed:
             before = self._paused.get(job)
             length = min(length, 2 * before.length if before else state_defaults.CLAIM_PAUSE)
         self._paused[job] = _Pause(now + length, length)
+
+    def put_off(self, job: str, now: float) -> None:
+        """Do not begin a job for the time of its lease, because a bug came up while this node
+        looked at it."""
+        self._runs.pop(job, None)
+        length = self._lease(job)
+        self._paused[job] = _Pause(now + length, length)
+
+    def _lease(self, job: str) -> float:
+        standing = self._jobs.get(job)
+        return standing.job.lease if standing and standing.job else state_defaults.JOB_LEASE[1]
 
     def noticed(self, job: str, now: float) -> bool:
         """Process a change of a job's state. Return True if this node must stop working on the job.

@@ -323,12 +323,13 @@ class Desk:
         """Fetch and store the results of finished jobs, until cancelled."""
         await self._state.shown.wait()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch)
-            nursery.start_soon(self._tidy)
+            self._guard.start_repeated(nursery, "changes of jobs", self._watch)
+            self._guard.start_repeated(nursery, "results of jobs", self._tidy)
             while True:
                 changed = self._changed
                 for job in self._jobs.of(self._own):
-                    self._look(job, nursery)
+                    with self._guard.around(f"job {job}", partial(self._rest, job)):
+                        self._look(job, nursery)
                 with trio.move_on_after(defaults.COLLECT_PAUSE):
                     await changed.wait()
                 await trio.sleep(defaults.PAUSE)

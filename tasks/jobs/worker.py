@@ -8,8 +8,9 @@ requests. Spec: docs/spec/jobs.md.
 
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
@@ -147,6 +148,7 @@ class Worker:
             patience=self.crew.patience,
             work=lambda job: self._runners[job.kind].seconds(job),
             queue=FairQueue(weight),
+            guard=self._handling,
         )
         self._work: dict[str, _Work] = {}
         self._failures: OrderedDict[str, int] = OrderedDict()
@@ -181,13 +183,16 @@ class Worker:
         jobs, members = self._jobs.watch(), self._state.views.members.watch()
         await self._begin()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_jobs, jobs)
-            nursery.start_soon(self._watch_members, members)
-            nursery.start_soon(self._watch_crew)
-            nursery.start_soon(self._tidy)
+            repeat = partial(self._guard.start_repeated, nursery)
+            repeat("changes of jobs", self._watch_jobs, jobs)
+            repeat("changes of members", self._watch_members, members)
+            repeat("members that do jobs", self._watch_crew)
+            repeat("claims on jobs", self._tidy)
             while True:
-                free = self._offers() and not self._terms.turn.is_wanted
-                found = free and self._begin_some(nursery)
+                found = False
+                with self._guard.around("jobs to begin"):
+                    free = self._offers() and not self._terms.turn.is_wanted
+                    found = free and self._begin_some(nursery)
                 await self._pause(defaults.PAUSE if found or self._work else defaults.LOOK)
 
     async def leave(self) -> None:
@@ -219,7 +224,7 @@ class Worker:
     async def _begin(self) -> None:
         """Wait until the claims of earlier runs are known, and process them."""
         await self._state.shown.wait()
-        await in_turns(self.crew.known(), self.crew.changed)
+        await in_turns(self.crew.known(), self._notice_member)
         await in_turns(self._claimant.known(), self._notice)
 
     def _offers(self) -> bool:
@@ -243,17 +248,20 @@ class Worker:
             if change.subject is None:
                 await in_turns(self._claimant.known(), self._notice)
             else:
-                with self._guard.around(f"job {change.subject}"):
-                    self._notice(change.subject)
+                self._notice(change.subject)
 
     async def _watch_members(self, watch: ViewWatch[PeerId, Member]) -> None:
         """Process each change of a member."""
         async for change in watch:
             if change.subject is None:
-                await in_turns(self.crew.known(), self.crew.changed)
+                await in_turns(self.crew.known(), self._notice_member)
             else:
-                with self._guard.around(change.subject):
-                    self.crew.changed(change.subject)
+                self._notice_member(change.subject)
+
+    def _notice_member(self, peer: PeerId) -> None:
+        """Process a change of a member."""
+        with self._guard.around(peer):
+            self.crew.changed(peer)
 
     async def _watch_crew(self) -> None:
         """Record live members periodically, even during a job, because silence counts from the last
@@ -268,11 +276,24 @@ class Worker:
         If another node has precedence or the job was removed, stops working on it and removes the
         claim.
         """
-        if not self._claimant.noticed(job, self._host.now()):
-            return
-        if (work := self._work.get(job)) is not None:
-            work.scope.cancel()
-        self._take_back(job)
+        with self._guard.around(f"job {job}"):
+            if not self._claimant.noticed(job, self._host.now()):
+                return
+            if (work := self._work.get(job)) is not None:
+                work.scope.cancel()
+            self._take_back(job)
+
+    def _handling(self, job: str) -> AbstractContextManager[None]:
+        """Return the guard of a block that decides about a job, before it has begun."""
+        return self._guard.around(f"job {job}", partial(self._put_off, job))
+
+    def _put_off(self, job: str) -> None:
+        """Leave a job alone for a while, and end the link to its author, because of a bug that its
+        spec triggers."""
+        self._claimant.put_off(job, self._host.now())
+        standing = self._jobs.get(job)
+        if standing is not None and standing.job is not None:
+            self._guard.hang_up(standing.job.author)
 
     # Jobs in progress.
 
@@ -316,12 +337,16 @@ class Worker:
         standing = None if claim is None else self._jobs.get(claim.job)
         if claim is None or standing is None or standing.job is None:
             return None
-        job, now = standing.job, self._host.now()
-        seconds = self._runners[job.kind].seconds(job)
-        takes = max(self._left + seconds, self._runners[job.kind].longest(job))
-        claim = self._claimant.expect(job.id, takes)
-        hedge = self._claimant.hedges(job.id)
-        return _Work(job, claim, seconds, hedge, shown=now)
+        with self._handling(claim.job):
+            return self._planned(standing.job)
+        return None
+
+    def _planned(self, job: Job) -> _Work:
+        """Return the work on a job that the claimant has begun, with the time that it will take."""
+        runner = self._runners[job.kind]
+        seconds = runner.seconds(job)
+        claim = self._claimant.expect(job.id, max(self._left + seconds, runner.longest(job)))
+        return _Work(job, claim, seconds, self._claimant.hedges(job.id), shown=self._host.now())
 
     async def _one(self, work: _Work) -> None:
         """Do a job, from the claim to the result."""

@@ -33,6 +33,7 @@ class Slots:
         """Create the service. `backing` returns the evidence for models that the owner did not
         name."""
         self._memory = settings.memory
+        self._guard = sources.guard
         self._reports = LinkReports(sources.directory, backing) if device.engine else None
         chosen = settings.model is not None or settings.layers is not None
         count = 1 if chosen or device.engine is None else SLOTS
@@ -92,7 +93,7 @@ class Slots:
             for number, each in enumerate(self._all):
                 nursery.start_soon(self._run_one, number, each)
             if self._reports is not None:
-                nursery.start_soon(self._reports.run)
+                self._guard.start_repeated(nursery, "members that serve", self._reports.run)
             task_status.started()
 
     async def _run_one(self, number: int, serving: Serving) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NoReturn
 
 import pytest
@@ -10,7 +11,7 @@ import trio.testing
 
 from shoal.state.errors import StoreRefused
 from shoal.transport.errors import MISHAP, DatabaseDamaged, DialFailed, LinkClosed
-from shoal.transport.guard import Guard, Mishap, mishap_of
+from shoal.transport.guard import REPEAT_PAUSES, Guard, Mishap, mishap_of
 
 OWN = [
     OSError(errno.ENOSPC, "no space left on device"),
@@ -165,3 +166,55 @@ def test_reports_contain_no_text_of_a_peer() -> None:
         raise RuntimeError("a prompt")
     assert "\x1b" not in mishaps[0].who and len(mishaps[0].who) <= 64
     assert "prompt" not in str(mishaps[0])
+
+
+@pytest.mark.trio
+async def test_a_loop_begins_again_after_longer_and_longer_pauses(autojump_clock: object) -> None:
+    guard, mishaps, _ = guarded()
+    began = list[float]()
+
+    async def loop(name: str) -> None:
+        assert name == "name"
+        began.append(trio.current_time())
+        if len(began) == 12:
+            await trio.sleep(REPEAT_PAUSES[1] + 1)
+        if len(began) < 15:
+            raise KeyError
+
+    start = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        guard.start_repeated(nursery, "members", loop, "name")
+    pauses = [round(after - before) for before, after in pairwise(began)]
+    assert began[0] == start and pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 302, 2, 4]
+    assert {(each.who, each.error) for each in mishaps} == {("members", "KeyError")}
+    assert len(mishaps) == 14
+
+
+@pytest.mark.trio
+async def test_a_loop_that_ends_or_is_cancelled_does_not_begin_again(
+    autojump_clock: object,
+) -> None:
+    guard, mishaps, _ = guarded()
+    calls = list[int]()
+
+    async def loop(seconds: float) -> None:
+        calls.append(1)
+        await trio.sleep(seconds)
+
+    await guard.repeat("members", loop, 1)
+    with trio.move_on_after(5):
+        await guard.repeat("members", loop, 9)
+    assert len(calls) == 2 and not mishaps
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("error", OWN, ids=lambda error: type(error).__name__)
+async def test_a_loop_ends_with_errors_of_this_machine(error: Exception) -> None:
+    guard, mishaps, _ = guarded()
+
+    async def loop() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await guard.repeat("members", loop)
+    assert not mishaps

@@ -1,6 +1,7 @@
 """A node's listening ports: TCP and UDP with the same number, if both are available."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -57,9 +58,7 @@ class PortOpener:
             number, scope = await self._listen_udp(nursery, listen, port)
             try:
                 bound: int = await nursery.start(
-                    lambda task_status, number=number: self._endpoint.run(
-                        listen, number, further=further, task_status=task_status
-                    )
+                    partial(self._endpoint.run, listen, number, further=further)
                 )
             except AddressInUse:
                 scope.cancel()

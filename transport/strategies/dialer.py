@@ -8,6 +8,7 @@ replaces it later. `PathKind` lists the path kinds from best to worst.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import trio
@@ -309,10 +310,12 @@ class Dialer:
         with self._tasks.run_in(nursery):
             await nursery.start(self.puncher.run)
             await nursery.start(self.reach.run)
-            nursery.start_soon(self._watch_network)
-            nursery.start_soon(self._watch_reach, listen)
+            repeat = partial(self.endpoint.guard.start_repeated, nursery)
+            repeat("relayed links", self._watch_network)
+            repeat("reachability", self._watch_reach, listen)
             if self.udp is not None:
-                nursery.start_soon(LongPaths(self._host, self.endpoint, self.direct.dial_place).run)
+                long = LongPaths(self._host, self.endpoint, self.direct.dial_place)
+                repeat("links with long round trips", long.run)
             near = path_kind_to(listen) is PathKind.LOOPBACK  # only this machine can connect
             if self.strategies.relay:
                 nursery.start_soon(self.relays.run)
@@ -405,8 +408,9 @@ class Dialer:
         """
         for link in self.endpoint.links():
             if link.path_kind is PathKind.RELAYED:
-                self.improve(link, self.endpoint.peer < link.peer)
-                self._improving.look(link)
+                with self.endpoint.guard.around(link.peer):
+                    self.improve(link, self.endpoint.peer < link.peer)
+                    self._improving.look(link)
 
     # Incoming connections and events.
 

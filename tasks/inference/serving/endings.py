@@ -38,7 +38,8 @@ class StageEndings:
         self._courier = courier
         self._engine = engine
         self._all = sessions
-        self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
+        # `StageSessions.check_open` bounds what is freed and what is open, and so this.
+        self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 16)
 
     @property
     def freeing(self) -> int:

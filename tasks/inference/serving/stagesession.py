@@ -1,12 +1,13 @@
 """One session at a stage, and the shard that it uses. No I/O."""
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
 import trio
 
 from ....transport.identity import PeerId
-from ...defaults import ANSWER_SOON, COPY_PART_BYTES
+from ...defaults import ANSWER_SOON, COPY_PART_BYTES, SESSION_RESTS, SESSION_SILENT
 from ...drafting.inputs import Inputs
 from ...engine.activations.layout import packed_bytes
 from ...engine.interface import SessionId
@@ -160,6 +161,19 @@ class StageSession:
     def waiting(self) -> int:
         """Number of spans that the engine has not answered yet."""
         return len(self.queued)
+
+    @property
+    def rests_at(self) -> float:
+        """When the session counts as resting, unless a message arrives before. Others may then have
+        its place and its memory.
+
+        Later stages are silent while earlier ones compute, and a stage may take long to open if it
+        fetches an adapter.
+        """
+        if self.waiting:
+            return math.inf
+        begins = not (self.reached or self.open.index or self.open.adapter)
+        return self.heard + (SESSION_SILENT if begins else SESSION_RESTS)
 
     @property
     def waiting_bytes(self) -> int:

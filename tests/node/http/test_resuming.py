@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.node import defaults
 from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
 from shoal.tasks.text.process import TextDelta
@@ -103,6 +104,26 @@ async def test_an_answer_that_no_client_resumes_is_stopped(tmp_path: Path) -> No
     async with serving(tmp_path, endless, alone=0.5) as served:
         await begin(served)
         await endless.until(0)
+
+
+async def test_an_answer_without_a_client_has_its_place_until_it_ends(tmp_path: Path) -> None:
+    endless = Endless()
+    async with serving(tmp_path, endless, alone=2.0) as served:
+        lasts = []
+        for number in range(defaults.API_REQUESTS):
+            lasts.append((await begin(served, STREAM | {"user": f"user{number}"}))[1])
+        assert endless.running == defaults.API_REQUESTS
+        for body in (CHAT, STREAM):
+            refused = await served.ask(served.post(body))
+            assert refused.status == 429 and refused.error["code"] == "rate_limit_exceeded"
+        async with await served.connect() as stream:
+            line = f"Last-Event-ID: {lasts[0]}"
+            await stream.send_all(served.head("GET", "/v1/resume?user=user0", line))
+            status, _, _ = await read_head(stream)
+            assert status == 200, "its generation has a place already"
+        await endless.until(0)
+        assert served.api.running == 0
+        await begin(served)
 
 
 async def test_tokens_of_others_and_made_up_ones_are_refused(tmp_path: Path) -> None:

@@ -493,6 +493,26 @@ async def test_stopping_does_not_wait_for_a_client_that_does_not_read(tmp_path: 
     await stream.aclose()
 
 
+async def test_no_response_may_be_kept_guessed_at_or_embedded_by_a_page(tmp_path: Path) -> None:
+    """Those of all kinds: whole answers, streams, lists, and refusals before and after routing."""
+    async with serving(tmp_path) as served:
+        requests = [
+            (200, served.post(CHAT)),
+            (200, served.post(CHAT | {"stream": True})),
+            (200, served.head("GET", "/v1/models")),
+            (400, served.post(b"{")),
+            (401, served.head("GET", "/v1/models", token="x")),
+            (404, served.head("GET", "/v1/nothing")),
+        ]
+        for status, request in requests:
+            response = await served.ask(request)
+            assert response.status == status
+            headers = response.headers
+            assert headers["cache-control"] == "no-store"
+            assert headers["cross-origin-resource-policy"] == "same-origin"
+            assert headers["x-content-type-options"] == "nosniff"
+
+
 # Many clients.
 
 

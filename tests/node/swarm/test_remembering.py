@@ -10,11 +10,13 @@ from shoal.node.health import Health
 from shoal.node.settings.config import DataFolder
 from shoal.node.swarm.remembering import Remembering
 from shoal.transport.address import Address
+from shoal.transport.guard import Guard, Mishap
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 
 pytestmark = pytest.mark.trio
 PEER = Identity.from_seed(b"p" * 32).peer
+OTHER = Identity.from_seed(b"o" * 32).peer
 PLACE = Address("127.0.0.1", 4001, PEER)
 
 
@@ -24,6 +26,7 @@ class Swarm:
     def __init__(self, *, there: bool = True, linked: bool = True) -> None:
         self.there = there
         self.linked = linked
+        self.guard = Guard()
 
     def members(self) -> dict[str, Any]:
         return {PEER: SimpleNamespace(addresses=(str(PLACE),))} if self.there else {}
@@ -49,6 +52,19 @@ async def test_empty_view_keeps_the_remembered_members(tmp_path: Path, nobody: S
     later = remembering(tmp_path, nobody, Health())
     assert not await later.write()
     assert await later.known() == [PLACE]
+
+
+async def test_a_member_whose_record_triggers_a_bug_is_left_out(tmp_path: Path) -> None:
+    class Two(Swarm):
+        def members(self) -> dict[str, Any]:
+            return {OTHER: SimpleNamespace(addresses=7), **super().members()}
+
+    swarm, told = Two(), list[Mishap]()
+    swarm.guard.report = told.append
+    kept = remembering(tmp_path, swarm, Health())
+    assert await kept.write()
+    assert await kept.known() == [PLACE]
+    assert [(each.who, each.error) for each in told] == [(OTHER, "TypeError")]
 
 
 async def test_failed_write_is_a_condition_until_one_succeeds(tmp_path: Path) -> None:

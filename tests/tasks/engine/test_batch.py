@@ -1,5 +1,6 @@
 """Sessions that share steps, blocks and prefixes: every result is bit for bit that of one alone."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -100,6 +101,13 @@ def worker_of(shard: Any, driver: Any, costs: StepCosts = FREE, blocks: int = 0)
         shard = replace(shard, kv_bytes=blocks * probe.block_bytes)
     worker = driver(shard)
     worker.shard.costs = costs
+    step = worker.step
+
+    def counted() -> None:
+        step()
+        blocks_are_counted(worker)
+
+    worker.step = counted
     return worker
 
 
@@ -119,8 +127,18 @@ def opened(worker: Any, name: bytes, tokens: int, prompt: Sequence[int], owner: 
 
 
 def blocks_are_counted(worker: Any) -> None:
-    pool = worker.shard.pool
-    assert pool.free + pool.cached + pool.used == pool.total
+    """Compare what the pool says with what the sessions' tables have."""
+    pool, sessions = worker.shard.pool, worker.core._sessions.values()
+    tables = [each.table for each in sessions if each.shard is worker.shard]
+    for table in tables:
+        runs = [range(first, first + count) for first, count in table.runs]
+        assert [block for run in runs for block in run] == list(table.blocks)
+    users = Counter(block for table in tables for block in table.blocks)
+    assert users == {block: count for block, count in enumerate(pool._users) if count}
+    free = [first + at for first, count in pool._free._length.items() for at in range(count)]
+    assert sorted([*free, *pool._cached, *users]) == list(range(pool.total))
+    assert (pool.free, pool.cached, pool.used) == (len(free), len(pool._cached), len(users))
+    assert pool.promised == sum(table.promised for table in tables) <= pool.total
 
 
 # Bit for bit.

@@ -251,13 +251,14 @@ async def test_sessions_are_limited_by_gateway_and_memory(autojump_clock: object
     async def body(_: FakeSwarm) -> None:
         answers = [await opening(swarm.client, number) for number in range(17)]
         assert answers == ["open"] * 16 + ["too-many-sessions"]
-        owner = [await opening(stage, number) for number in range(49)]  # its own gateway
-        assert owner == ["open"] * 48 + ["too-many-sessions"]
-        stage.endpoint.lose(swarm.client.peer)
+        owner = [await opening(stage, number) for number in range(65)]  # its own gateway
+        assert owner == ["open"] * 64 + ["too-many-sessions"], "it takes the places of others"
+        assert await opening(swarm.client, 99) == "too-many-sessions", "the owner keeps its own"
+        await _call(stage, stage, "session.close", Close((0).to_bytes(16)).header())
         stage.engine.kv_tokens = 0
         await _settle()
         assert await opening(stage, 99) == "no-memory"
-        assert stage.stage.sessions == 48
+        assert stage.stage.sessions == 63
 
     await _run(swarm, body)
 
@@ -1081,6 +1082,11 @@ class _Asking:
             return error.code
         return "open"
 
+    def speak(self, sender: Node, number: int) -> None:
+        """Send the first position of a prompt."""
+        span = _span(0, 1, session=number.to_bytes(16), token=False)
+        _post(sender, self.stage, "session.span", span.header(), pack_tokens([7]))
+
     async def close(self, sender: Node, number: int) -> None:
         await _call(sender, self.stage, "session.close", Close(number.to_bytes(16)).header())
 
@@ -1100,7 +1106,10 @@ async def test_one_session_may_not_have_all_memory_for_longer_than_its_turn(
 
     async def body(_: FakeSwarm) -> None:
         assert await asking.open(hoarder, 1, CONTEXT) == "open"
-        await trio.sleep(KV_TURN - 1)
+        asking.speak(hoarder, 1)  # a session that computes nothing ends sooner
+        await trio.sleep(KV_TURN / 2)
+        asking.speak(hoarder, 1)
+        await trio.sleep(KV_TURN / 2 - 1)
         assert await asking.open(other, 2, 100) == "no-memory"
         await trio.sleep(2)
         assert await asking.open(other, 2, 100, job="cd" * 32) != "open", "a job takes nothing"
@@ -1108,6 +1117,8 @@ async def test_one_session_may_not_have_all_memory_for_longer_than_its_turn(
         assert await asking.open(other, 2, 100) == "open"
         assert asking.ended() == [(hoarder.peer, 1)]
         await trio.sleep(2 * KV_TURN)
+        asking.speak(other, 2)
+        await _settle()
         assert await asking.open(hoarder, 3, CONTEXT) == "no-memory"
         assert asking.ended() == [(hoarder.peer, 1)], "a session within the share stays"
 

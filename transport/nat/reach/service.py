@@ -187,8 +187,8 @@ class Reach:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._volunteer.run)
             nursery.start_soon(self._watch_addresses)
-            nursery.start_soon(self._watch_port)
-            nursery.start_soon(self._watch_links)
+            self._guard.start_repeated(nursery, "peers that see this node", self._watch_port)
+            self._guard.start_repeated(nursery, "links to observers", self._watch_links)
             task_status.started()
             await self._linked.wait()
             await self._settle()
