@@ -19,7 +19,7 @@ SAMPLES = 4
 
 @dataclass
 class Cost:
-    """What the body of a `with cost()` has taken."""
+    """CPU time that the body of a `with cost()` has taken."""
 
     reference_ms: float = 0.0
 

@@ -86,7 +86,7 @@ def _add(data: Path, ask: "messages.AddModel", bar: "Bar") -> "messages.AddedMod
 def list_(supported: bool, data: Path, as_json: bool) -> None:
     """List the models of this node and of the swarm.
 
-    Those of the swarm are listed while the daemon runs.
+    While the daemon runs, models of other nodes are listed, too.
     """
     if supported:
         _list_supported(as_json)
@@ -153,7 +153,7 @@ def _by(vouchers: "Sequence[messages.VoucherView]") -> str:
 @data_option
 @json_option
 def show(name: str, data: Path, as_json: bool) -> None:
-    """Show a model's configuration and size, and who serves it.
+    """Show a model's configuration, size and serving nodes.
 
     NAME may be a root.
     """

@@ -28,8 +28,11 @@ class JobBlob:
 
 
 class Marker(NamedTuple):
-    """Content of a blob's marker file: the authors for whom the blob is stored, and "kept" or
-    "read" (`JobBlob`). Without the second one, this node has made the blob itself."""
+    """Content of a blob's marker file.
+
+    It names the authors for whom the blob is stored. The second field is "kept" or "read"
+    (`JobBlob`), or missing if this node has made the blob itself.
+    """
 
     authors: tuple[str, ...] = ()
     use: str = ""

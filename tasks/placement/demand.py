@@ -192,7 +192,7 @@ def candidates(members: Members, own: PeerId, backing: Backing) -> list[NamedMod
                 words = said.setdefault(model.root, {})
                 described = model.layers, model.name
                 words[described] = words.get(described, _NONE) | networks
-        if network is not None:  # the roots of all other members, who may be many, count nothing
+        if network is not None:  # other members may be many, and do not count
             for root in _stood_for(record):
                 standing.setdefault(root, set()).add(peer)
     return [

@@ -34,7 +34,7 @@ class WeightName(NamedTuple):
 Tensors = Mapping[TensorName, NDArray[np.float32]]
 LearnedName: TypeAlias = TensorName | WeightName
 LearnedTensors = Mapping[LearnedName, NDArray[np.float32]]
-"""What a fine-tuning trains: an adapter, or all weights of a model."""
+"""The tensors that a fine-tuning trains: an adapter, or all weights of a model."""
 
 
 def of_adapter(tensors: LearnedTensors) -> Tensors:

@@ -20,7 +20,7 @@ _DOMAIN: Final = b"shoal/average/frozen/1"
 
 
 class Averaged(Protocol):
-    """What a fine-tuning averages with others, and the terms of the run."""
+    """Tensors that a fine-tuning averages with others, and the terms of the run."""
 
     @property
     def run(self) -> "RunTerms": ...

@@ -1,5 +1,5 @@
-"""What a fine-tuning has learned so far, the initial tensors of an adapter, and AdamW (Loshchilov,
-Hutter 2019) in float32. No I/O.
+"""State of a fine-tuning, the initial tensors of an adapter, and AdamW (Loshchilov, Hutter 2019)
+in float32. No I/O.
 
 The results depend only on the inputs, bit for bit on one machine.
 """

@@ -1,4 +1,4 @@
-"""What a fine-tuning trains, as its trainer sees it, and the adapter of a model as one of these."""
+"""Interface of the tensors that a trainer trains. The adapter of a model implements it."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol

@@ -494,7 +494,7 @@ async def test_stopping_does_not_wait_for_a_client_that_does_not_read(tmp_path: 
 
 
 async def test_no_response_may_be_kept_guessed_at_or_embedded_by_a_page(tmp_path: Path) -> None:
-    """Those of all kinds: whole answers, streams, lists, and refusals before and after routing."""
+    """Whole answers, streams, lists, and refusals before and after routing."""
     async with serving(tmp_path) as served:
         requests = [
             (200, served.post(CHAT)),

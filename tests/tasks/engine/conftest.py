@@ -189,7 +189,7 @@ def tiny_costs(_model: object, _blocks: int) -> StepCosts:
 class Driver:
     """A worker's core without a process: spans in, events out.
 
-    What a step costs is measured while the first shard is loaded only if `measured`.
+    The cost of a step is measured, while the first shard is loaded, only if `measured`.
     """
 
     def __init__(

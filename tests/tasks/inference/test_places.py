@@ -188,7 +188,7 @@ async def test_sessions_that_compute_nothing_give_up_their_places(autojump_clock
         assert answers == ["open"] * SESSIONS_PER_GATEWAY
         assert crowd.of(spoke) == [1], "it has computed something"
         await trio.sleep(SESSION_RESTS)
-        assert len(crowd.of(spoke)) == 1, "nobody needs its place"
+        assert len(crowd.of(spoke)) == 1, "no other session needs its place"
 
     await crowd.run(body)
 

@@ -113,7 +113,7 @@ async def test_a_result_is_stored_before_its_job_is_removed(world: World) -> Non
 
 
 async def test_an_invalid_job_has_an_error_as_its_result(world: World) -> None:
-    """Another program with the same key, or an earlier version, may have submitted it."""
+    """An earlier version, or another program with the same key, may have submitted the job."""
     async with desk(world) as made:
         random = bytes(16)
         job = job_id(ME, random)

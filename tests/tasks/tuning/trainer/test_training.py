@@ -375,7 +375,7 @@ class SlowChain(NumpyChain):
 
 
 async def test_checkpoints_take_a_twentieth_of_the_time(run: Run, autojump_clock: Clock) -> None:
-    """Those of all weights of a model may have gigabytes."""
+    """A checkpoint of all weights of a model may have gigabytes."""
     run.settings = settings(steps=450, look=450)
     await run.prepare()
     digest = file_digest(run.host.files, run.folder / "rows")
