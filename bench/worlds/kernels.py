@@ -7,6 +7,7 @@ that of a shorter one. Scales are one for each 32 weights on both sides.
 """
 
 import os
+import re
 import resource
 import shutil
 import struct
@@ -161,16 +162,28 @@ class Theirs:
         """Return the CPU seconds of a prompt of `size` tokens less those of one of 32."""
         return self._run(size, 1, 1) - self._run(32, 1, 1)
 
+    def rate(self, prompt: int, tokens: int, sessions: int, threads: int) -> float:
+        """Return the new tokens per second of all sessions together, elapsed."""
+        said = self._output(prompt, tokens, sessions, threads)
+        # | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
+        rows = [line.split("|") for line in said.splitlines() if re.match(r"\|\s+\d", line)]
+        return float(rows[-1][8])
+
     def _run(self, prompt: int, tokens: int, sessions: int) -> float:
-        context = str(sessions * (prompt + tokens) + 64)
-        command = [str(self._program), "-m", str(self._model), "-t", "1", "-tb", "1", "-c", context,
-                   "-npp", str(prompt), "-ntg", str(tokens), "-npl", str(sessions)]  # fmt: skip
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._output(prompt, tokens, sessions, 1)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime
+
+    def _output(self, prompt: int, tokens: int, sessions: int, threads: int) -> str:
+        context, number = str(sessions * (prompt + tokens) + 64), str(threads)
+        command = [str(self._program), "-m", str(self._model), "-t", number, "-tb", number,
+                   "-c", context, "-npp", str(prompt), "-ntg", str(tokens),
+                   "-npl", str(sessions)]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"llama-batched-bench failed: {done.stderr[-500:]}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime - before.ru_utime
+        return done.stdout
 
 
 def build() -> Path:
