@@ -87,11 +87,11 @@ def test_avx512_kernels_in_loops(name: str, tmp_path: Path) -> None:
 
 
 MISTAKES = {
-    "the sign of bytes": ("avx512.h", "-128 * sum_of_inputs", "0 * sum_of_inputs", "int8"),
+    "the sign of bytes": ("avx512.h", "SUMS_BY = -128", "SUMS_BY = 0", "int8"),
     "one row apart": (
-        "products.h",
-        "store(y + v * W, sum[v]);\n}\n\ntemplate <int M>",
-        "store(y + v * W, sum[v] * splat(1.0000002f));\n}\n\ntemplate <int M>",
+        "dots.h",
+        "splat(by[m]), sum));",
+        "splat(by[m]), sum) * splat(M == 1 ? 1.0000002f : 1.0f));",
         "depends on other rows",
     ),
     "whole panels": (
