@@ -182,8 +182,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a model of 1.1 B weights")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        print("error: there is no graphics card, or this torch cannot use it", file=sys.stderr)
-        return 1
+        raise SystemExit(
+            "error: there is no graphics card, or this torch cannot use it\n"
+            "hint: run it on a machine that has one"
+        )
     config = {**CONFIG, **(QUICK if arguments.quick else {})}
     with computing():
         result = measured(config, 64 if arguments.quick else 128)

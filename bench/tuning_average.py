@@ -21,6 +21,7 @@ the default is made once by
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -273,6 +274,8 @@ def main() -> int:
         number, codec, folder = args.peer
         trio.run(peer, int(number), codec, Path(folder))
         return 0
+    if shutil.which(args.hivemind) is None:
+        raise SystemExit("error: hivemind is not there\nhint: name its Python with --hivemind")
     codecs: Sequence[CodecName] = ("float32",) if args.quick else ("float32", "int8")
     rounds = 3 if args.quick else 8
     figures = {}

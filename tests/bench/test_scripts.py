@@ -37,7 +37,8 @@ QUICK = (
 """Scripts of which a short run takes seconds, and needs no program of others and no root."""
 BEGINNING_S = 10.0
 """Seconds of each other script: it builds its worlds, and begins to measure."""
-LACKING = "hint: name its Python"  # of a script that needs a program of others
+LACKING = ("hint: name its Python", "hint: run it on a machine that has one")
+"""Hints of scripts that need a program of others, or a graphics card."""
 # In one process, because most scripts take a second to import torch or numpy.
 HELP = """
 import contextlib, importlib, io, sys
@@ -92,7 +93,7 @@ def stop(run: subprocess.Popen[bytes]) -> None:
 
 def flaw_at_the_beginning(script: Path, seconds: float = BEGINNING_S) -> str:
     """Return what is wrong with the first seconds of a short run, or nothing."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         with out.open("wb") as to, err.open("wb") as errors:
             run = subprocess.Popen(
@@ -108,7 +109,7 @@ def flaw_at_the_beginning(script: Path, seconds: float = BEGINNING_S) -> str:
         if "Traceback" in said or code not in (None, 0, 1):
             return f"{script.name}: exit code {code}: {said[-2000:]}"
         lines = out.read_text().splitlines()
-        if code is None or (said.startswith("error: ") and LACKING in said):
+        if code is None or (said.startswith("error: ") and any(hint in said for hint in LACKING)):
             return ""
         if not lines or "name" not in json.loads(lines[-1]):
             return f"{script.name}: no result: {said[-2000:]}"
