@@ -41,7 +41,7 @@ $(STAMP): requirements/dev.lock requirements/torch.lock pyproject.toml
 demo: setup  ## start three daemons on this machine and generate text through them
 	$(BIN)/shoal demo
 
-test: setup  ## run the tests (under 6 minutes on two cores)
+test: setup  ## run the tests (about 6 minutes on two cores)
 	$(TEMPORARY) $(BIN)/python -m pytest -q $(SPREAD) $(LAYOUT:%=--ignore %)
 
 test-ci: setup  ## run what needs root, Chromium or miniupnpd, or takes long; nothing may be skipped
