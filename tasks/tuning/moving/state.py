@@ -141,7 +141,7 @@ class Vault:
     async def save(
         self, job: str, terms: CheckpointTerms, learned: Learned, points: Sequence[Point]
     ) -> Saved:
-        """Store a checkpoint, and delete what the one before it has alone.
+        """Store a checkpoint, and delete the parts of the previous one that this one does not use.
 
         Raises ModelError if the disk is full or fails.
         """
