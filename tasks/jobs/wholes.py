@@ -19,7 +19,7 @@ from .spec import JobSpec, read_spec
 class NewJob:
     """A job to submit, with the spec and the number of rows of each piece.
 
-    `nonce` is the beginning of the pieces' nonces, from `Desk.nonce`, or b"" if the desk makes one.
+    `nonce` is the beginning of the pieces' nonces, from `Submitter.nonce`, or b"" for a new one.
     """
 
     kind: str

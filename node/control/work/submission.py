@@ -46,8 +46,8 @@ class Submission:
         """Submit the jobs of a request, and wait for a short time until another node has them.
 
         Raises ControlError `bad-request` if the request contradicts itself, and JobError: the codes
-        of `prepare`, `deadline-past`, `no-file`, and those of `Desk.submit`. Raises SessionError
-        `no-adapter` or `bad-adapter` for the adapter behind a `+` in the model's name.
+        of `prepare`, `deadline-past`, `no-file`, and those of `Submitter.submit`. Raises
+        SessionError `no-adapter` or `bad-adapter` for the adapter behind a `+` in the model's name.
         """
         kind = self._checked(ask)
         name, _, adapter = ask.model.partition("+")
@@ -65,7 +65,7 @@ class Submission:
             prepared.append(found)
             blobs.append(rows)
         lease = jobs_defaults.LEASE if ask.seal is None else jobs_defaults.SEALED_LEASE
-        made = await self._working.desk.submit(jobs, lease=lease)
+        made = await self._working.submitter.submit(jobs, lease=lease)
         replicate = self._working.keepers.replicate
         replicated = await replicate(made[-1], *blobs[-1], jobs_defaults.KEEP_COPIES)
         broken = [line for each in prepared for line in each.broken]
@@ -96,7 +96,7 @@ class Submission:
         is_inline = found.is_inline if secret is None else found.is_inline_sealed
         data = b"" if is_inline else found.data
         job = NewJob(ask.kind, found.specs(spec, "" if is_inline else UNKNOWN_ROOT),
-                     ask.priority, ask.deadline, working.desk.nonce())  # fmt: skip
+                     ask.priority, ask.deadline, working.submitter.nonce())  # fmt: skip
         if ask.seal is None:
             root = await working.shelf.put(data, own) if data else ""
             return replace(job, pieces=found.specs(spec, root)), (root, len(data))
