@@ -34,7 +34,7 @@ from .results import JobOutcome, Results, StoredResult, failed, read_outcome
 from .sealing.seals import JobSeals, piece_words, rows_of
 from .shelf import Shelves
 from .spec import JobSpec, pack_spec, read_spec, seal_of
-from .wholes import JobProgressCount, NewJob, asked, checked, joined
+from .wholes import JobProgressCount, NewJob, checked, first_text, joined
 
 _NONCE_BYTES = 6
 """Random bytes of a job's nonce.
@@ -576,7 +576,7 @@ class Desk:
             outcome=outcome,
             came=self._host.wall(),
             made=self.made(job.id),
-            prompt="" if spec is None else asked(job, spec),
+            prompt="" if spec is None else first_text(job, spec),
             whole=job.of,
             part=job.part,
             parts=job.parts,

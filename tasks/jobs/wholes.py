@@ -63,7 +63,7 @@ def figures_of(kind: str, pieces: Sequence[bytes]) -> Fields:
     return known.sum_up([row for row in rows if "error" not in row])
 
 
-def asked(job: Job, spec: JobSpec) -> str:
+def first_text(job: Job, spec: JobSpec) -> str:
     """Return the text of the only row of a job, or the beginning of the first of several."""
     kind = KINDS.get(job.kind)
     if kind is None or job.parts * job.rows > 1 or spec.blob is not None:

@@ -24,7 +24,7 @@ from ....tasks.jobs.errors import BadOutcome, JobError
 from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.results import StoredResult, read_outcome
 from ....tasks.jobs.spec import JobSpec
-from ....tasks.jobs.wholes import asked, figures_of, joined
+from ....tasks.jobs.wholes import figures_of, first_text, joined
 from ....tasks.sharing.desk import usage_root
 from ....tasks.sharing.offers import offers
 from ....tasks.usage.accounting import NO_ROOT
@@ -445,7 +445,7 @@ def spec_view(job: Job, spec_of: SpecOf) -> messages.SpecView | None:
         root=spec.root,
         model=spec.name,
         abstract=spec.abstract,
-        prompt=asked(job, spec),
+        prompt=first_text(job, spec),
         raw=spec.options.raw,
         max_tokens=spec.options.max_tokens,
         temperature=how.temperature,

@@ -54,7 +54,7 @@ async def test_a_job_that_triggers_a_bug_is_left_alone(
         job = made.state.submit(0)
         bad.add(job)
         await trio.sleep(5)
-        assert calls[job] and {each.who[:30] for each in told} == {f"job {job}"[:30]}
+        assert calls[job] and {each.subject[:30] for each in told} == {f"job {job}"[:30]}
         standing = made.state.views.jobs.get(job)
         assert standing is not None and standing.job is not None and standing.job.author in ended
         other = made.state.submit(1)
@@ -112,4 +112,4 @@ async def test_bugs_at_the_start_are_survived(
         monkeypatch.setattr(Crew, "changed", broken)
         monkeypatch.setattr(Crew, "known", lambda crew: [OTHER, ME])
         await made.worker._begin()
-        assert [each.who for each in told] == [OTHER, ME]
+        assert [each.subject for each in told] == [OTHER, ME]
