@@ -70,7 +70,7 @@ class Collector:
         """Fetch and store the results of finished jobs, until cancelled."""
         await self._state.shown.wait()
         async with trio.open_nursery() as nursery:
-            self._guard.start_repeated(nursery, "changes of jobs", self._desk.watch)
+            self._guard.start_repeated(nursery, "changes of jobs", self._watch)
             self._guard.start_repeated(nursery, "results of jobs", self._tidy)
             while True:
                 changed = self._desk.changed
@@ -80,6 +80,13 @@ class Collector:
                 with trio.move_on_after(defaults.COLLECT_PAUSE):
                     await changed.wait()
                 await trio.sleep(defaults.PAUSE)
+
+    async def _watch(self) -> None:
+        """Wake all waiting tasks whenever one of this node's jobs changes."""
+        async for change in self._jobs.watch():
+            gone = change.value is None or change.value.job is None
+            if change.subject is None or gone or self._desk.standing(change.subject) is not None:
+                self._desk.wake()
 
     def _consider(self, job: str, nursery: trio.Nursery) -> None:
         """If a job is finished, start to fetch its result. If its stored result is final, remove

@@ -252,13 +252,6 @@ class Desk:
         own = standing is not None and standing.job is not None and standing.job.author == self._own
         return standing if own else None
 
-    async def watch(self) -> None:
-        """Set `changed` whenever one of this node's jobs changes, until cancelled."""
-        async for change in self._jobs.watch():
-            gone = change.value is None or change.value.job is None
-            if change.subject is None or gone or self.standing(change.subject) is not None:
-                self.wake()
-
     def wake(self) -> None:
         """Set `changed`, because a job or a result is new or gone."""
         self._groups = None
