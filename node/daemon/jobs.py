@@ -14,7 +14,7 @@ from ...state.views.members import JOBS
 from ...tasks.jobs.checking.checks import ResultChecks
 from ...tasks.jobs.checking.trust import Trust
 from ...tasks.jobs.collecting import Collector
-from ...tasks.jobs.crew import IdleTime, WorkTerms
+from ...tasks.jobs.crew import IdleTime, WorkTerms, does_jobs
 from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
 from ...tasks.jobs.keepers import Keepers, KeepTerms
@@ -26,7 +26,7 @@ from ...tasks.jobs.sealing.seals import JobSeals
 from ...tasks.jobs.services import RowServices
 from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.submitting import Submitter
-from ...tasks.jobs.worker import Worker, does_jobs
+from ...tasks.jobs.worker import Worker
 from ...tasks.serving.slots import Slots
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
