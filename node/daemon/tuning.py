@@ -36,7 +36,6 @@ class TuningParts:
             working.local,
             Bureau(
                 working.desk,
-                working.submitter,
                 working.shelf,
                 working.keepers,
                 moving.standby,

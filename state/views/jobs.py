@@ -22,8 +22,16 @@ from ...transport.identity import PeerId, public_key_of
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from .fields import read_bytes, read_each, read_peer, read_rate, read_root, read_text, read_whole
-from .view import View
+from .view import (
+    View,
+    read_bytes,
+    read_each,
+    read_peer,
+    read_rate,
+    read_root,
+    read_text,
+    read_whole,
+)
 
 CLAIMS = "claims"
 """The kind of feeds with claims."""

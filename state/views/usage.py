@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ...transport.identity import PeerId
 from .. import defaults
 from ..feeds.entry import FeedName
-from .fields import read_peer, read_root, read_whole
-from .view import View
+from .view import View, read_peer, read_root, read_whole
 
 Usages = Mapping[tuple[PeerId, str], "UsageCount"]
 

@@ -136,10 +136,10 @@ class Rounds:
             self._here.add(peer)
 
     def left(self, peer: PeerId) -> None:
-        """Record that a peer no longer takes part. No round waits for it.
+        """Take in that a peer takes part no longer. No round waits for it.
 
-        Its signatures still count, and majorities still count it as a peer. Otherwise peers that
-        sign and leave could be a majority of those that stay.
+        What it has signed counts as before, and so does it where most peers are counted: else peers
+        that sign and leave would be most of those that stay.
         """
         self._here.discard(peer)
         if len(self._left) < 4 * MAX_PEERS:
