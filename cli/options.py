@@ -23,7 +23,6 @@ class TextOptions(TypedDict):
     temperature: float
     top_p: float
     top_k: int
-    min_p: float
     seed: int | None
     stop: tuple[str, ...]
     raw: bool

@@ -14,7 +14,7 @@ from ..errors import ControlError
 from ..kept import KeptAnswers, Note
 from .messages import generation
 from .server import Emit, Operation, operation
-from .work.submission import rules_of, sampling_of
+from .work.ownjobs import sampling_of
 
 CHAIN_BYTES: Final = 8192
 """Counted for an event that names the chain, of up to 64 stages."""
@@ -78,7 +78,6 @@ class AnswerOperations:
             raw=ask.raw,
             max_tokens=ask.max_tokens,
             sampling=sampling,
-            rules=rules_of(ask),
             stop=ask.stop,
             adapter=ask.adapter or "",
         )

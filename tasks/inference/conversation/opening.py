@@ -115,7 +115,7 @@ class Opening:
                 await self._close(run)
 
     async def give_way(self, talk: Talk) -> None:
-        """If the request's turn is over, close its chain and wait for the next turn. Then open a
+        """If the request's turn has ended, close its chain and wait for the next turn. Then open a
         chain if none is open.
 
         Only requests for jobs have turns: interactive requests have priority over them.
@@ -127,10 +127,6 @@ class Opening:
             talk.refused.clear()
         if talk.run is None:
             await self.start(talk)
-
-    async def recall(self, talk: Talk, run: GenerationRun) -> None:
-        """Tell the head of a chain the tokens so far, as `Chains.recall`."""
-        await self._chains.recall(run, run.prompt - (len(talk.ids) - talk.answer.made))
 
     async def leave(self, talk: Talk) -> None:
         """Close the request's chain, if one is open."""
