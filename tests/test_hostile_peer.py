@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -98,6 +98,11 @@ class Parrot:
         self._events[session] = on_event
         await trio.lowlevel.checkpoint()
         return 0
+
+    async def recall(
+        self, session: SessionId, position: int, prompt: Sequence[int], answer: Sequence[int]
+    ) -> None:
+        await trio.lowlevel.checkpoint()
 
     def submit(self, span: Span) -> None:
         self.submitted += 1
