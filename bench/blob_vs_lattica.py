@@ -15,10 +15,8 @@ which no store that serves single chunks after a crash can reach. `of_raw` is th
 bytes over one stream that are dropped. `sha256_cpu_ms_per_mib` is the cost of verifying alone: if
 both processes keep all cores busy, no verified copy can be as fast as the raw stream.
 
-Lattica needs an environment of its own, named by --lattica or SHOAL_BENCH_LATTICA:
-
-    python3 -m venv DIR && DIR/bin/pip install lattica==1.0.21
-    python bench/blob_vs_lattica.py --lattica DIR/bin/python
+Lattica gets an environment of its own below the cache folder, unless --lattica or
+SHOAL_BENCH_LATTICA names a Python that has it.
 """
 
 import argparse
@@ -41,6 +39,7 @@ from statistics import median
 import trio
 from lane import make_endpoint
 from rpc_vs_lattica import LOOPBACK, started
+from worlds import others
 
 from shoal.dht.content.library import Library
 from shoal.dht.exchange.exchange import ChunkExchange
@@ -258,7 +257,7 @@ def bitswap(python: str) -> Iterator[Bitswap]:
 
 
 async def compare(
-    child: subprocess.Popen[str], theirs: Bitswap | None, folder: Path, rounds: int, size: int
+    child: subprocess.Popen[str], theirs: Bitswap, folder: Path, rounds: int, size: int
 ) -> dict[str, list[float]]:
     """Return the seconds of every round by name; the first round warms up and is dropped."""
     assert child.stdout is not None
@@ -274,8 +273,8 @@ async def compare(
             found["blob"].append(await ours.blob(size, number))
             for name in ("bound", "one_file"):
                 found[name].append(await ours.bound(size, name))
-            if theirs is not None:  # our loop stands still in the meantime, on purpose
-                found["lattica"].append(theirs.get(size // MIB, THREADS[number % len(THREADS)]))
+            # Our loop stands still in the meantime, on purpose.
+            found["lattica"].append(theirs.get(size // MIB, THREADS[number % len(THREADS)]))
         nursery.cancel_scope.cancel()
     found = {name: seconds[1:] for name, seconds in found.items()}
     return found | {f"{name}_cpu": seconds[1:] for name, seconds in ours.cpu.items()}
@@ -305,18 +304,17 @@ def figures(found: dict[str, list[float]], size: int) -> dict[str, object]:
     for name in SIDES:
         shown[f"{name}_cpu_ms_per_mib"] = round(median(found[f"{name}_cpu"]) / mib * 1000, 2)
     shown["sha256_cpu_ms_per_mib"] = round(sha256_cost(), 2)
-    if found["lattica"]:
-        by_threads = {
-            threads: [
-                seconds
-                for number, seconds in enumerate(found["lattica"], 1)
-                if THREADS[number % len(THREADS)] == threads
-            ]
-            for threads in THREADS
-        }
-        best = min(median(seconds) for seconds in by_threads.values() if seconds)
-        shown["lattica_mib_per_s"] = round(mib / best, 1)
-        ratios["lattica"] = best / median(found["blob"])
+    by_threads = {
+        threads: [
+            seconds
+            for number, seconds in enumerate(found["lattica"], 1)
+            if THREADS[number % len(THREADS)] == threads
+        ]
+        for threads in THREADS
+    }
+    best = min(median(seconds) for seconds in by_threads.values() if seconds)
+    shown["lattica_mib_per_s"] = round(mib / best, 1)
+    ratios["lattica"] = best / median(found["blob"])
     value = {name: round(ratio, 3) for name, ratio in ratios.items()}
     ok = set(value) == set(GOALS) and all(value[name] >= GOALS[name] for name in GOALS)
     return {"name": "blob_vs_lattica", "value": value, "goal": GOALS, "ok": ok, **shown}
@@ -325,26 +323,19 @@ def figures(found: dict[str, list[float]], size: int) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="128 MiB, fewer rounds")
-    parser.add_argument(
-        "--lattica",
-        metavar="PYTHON",
-        default=os.environ.get("SHOAL_BENCH_LATTICA"),
-        help="the Python of an environment with lattica==1.0.21",
-    )
+    others.option(parser, "lattica")
     parser.add_argument("--hold", metavar="DIR", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.hold:
         trio.run(hold, args.hold)
         return 0
+    python = others.python("lattica", args.lattica)
     size, rounds = (128 * MIB, 3) if args.quick else (256 * MIB, 6)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with started(sys.executable, __file__, "--hold", str(folder)) as child:
-            if args.lattica:
-                with bitswap(args.lattica) as theirs:
-                    found = trio.run(compare, child, theirs, folder, rounds, size)
-            else:
-                found = trio.run(compare, child, None, folder, rounds, size)
+            with bitswap(python) as theirs:
+                found = trio.run(compare, child, theirs, folder, rounds, size)
     result = figures(found, size)
     print(json.dumps(result))
     return 0 if result["ok"] else 1

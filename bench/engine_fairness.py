@@ -65,20 +65,20 @@ class Sessions:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.tokens: Counter[str] = Counter()
 
-    async def add(self, who: str, text: bool, terms: SessionTerms) -> None:
-        """Open a session. Its time is added to that of the gateway `who`."""
+    async def add(self, owner: str, text: bool, terms: SessionTerms) -> None:
+        """Open a session. Its time is added to that of `owner`, a gateway or one of its users."""
         self._number += 1
         name = self._number.to_bytes(16)
         first, last = SHORT
-        size = PROMPT if who == "one" else first + (last - first) * self._number // SESSIONS
+        size = PROMPT if owner == "one" else first + (last - first) * self._number // SESSIONS
         spans = _spans(name, text, size, self._number)
 
         def on_event(event: EngineEvent) -> None:
             if self._ended:  # the worker is stopped
                 return
             assert isinstance(event, TokenEvent), event
-            self.seconds[who] += event.seconds
-            self.tokens[who] += 1 if text else event.position
+            self.seconds[owner] += event.seconds
+            self.tokens[owner] += 1 if text else event.position
             if event.final:
                 self._engine.submit(next(spans))
 
@@ -94,7 +94,7 @@ class Sessions:
         await trio.sleep(seconds)
         self._ended = True
         total = sum(self.seconds.values())
-        return {who: self.seconds[who] / total for who in ("many", "one")}
+        return {owner: self.seconds[owner] / total for owner in ("many", "one")}
 
 
 def _spans(name: bytes, text: bool, size: int, seed: int) -> Iterator[Span]:
@@ -113,11 +113,11 @@ async def many_and_one(
     them."""
     sessions = Sessions(engine)
     for number in range(SESSIONS + 1):
-        who = "one" if number == SESSIONS else "many"
-        terms = SessionTerms("gateway", user=who.encode()) if users else SessionTerms(who)
-        text = who == "many" and (kind == "texts" or (kind == "mix" and number % 2 == 0))
-        if who != without:
-            await sessions.add(who, text, terms)
+        owner = "one" if number == SESSIONS else "many"
+        terms = SessionTerms("gateway", user=owner.encode()) if users else SessionTerms(owner)
+        text = owner == "many" and (kind == "texts" or (kind == "mix" and number % 2 == 0))
+        if owner != without:
+            await sessions.add(owner, text, terms)
     return sessions
 
 
@@ -134,9 +134,9 @@ def of_alone(kind: Kind, threads: int, seconds: float, beside: Counter[str]) -> 
     """Return the tokens of each gateway beside the other, as a part of those that it computes
     alone."""
     found = {}
-    for who, other in (("many", "one"), ("one", "many")):
+    for owner, other in (("many", "one"), ("one", "many")):
         _, alone = trio.run(real, kind, threads, seconds, other)
-        found[who] = round(beside[who] / alone[who], 2)
+        found[owner] = round(beside[owner] / alone[owner], 2)
     return found
 
 

@@ -7,7 +7,7 @@ answers (teacher forcing, worlds/forced); our drafter sees only delivered tokens
 
 llama.cpp verifies guesses in one step of several rows. Its time is computed from the measured
 seconds of its steps of 1, 4, 8 and 16 rows, and from the guesses that our drafter would have for
-it, each step after the one before. The number of rows that is fastest over all texts counts, which
+the next step each time. The number of rows that is fastest over all texts counts, which
 may be 1: no drafts.
 
 `value` is our tokens per second divided by llama.cpp's; goal 4. `drafts` is ours divided by ours

@@ -6,12 +6,8 @@ processes is beside it. Both sides of a pair do the same: 128-byte calls one in 
 64 in flight (counted), 256 KiB calls 64 in flight (counted), 128 MiB one way over a stream. `value`
 is how far the worst of the five ratios is from its goal (1: reached).
 
-Lattica needs an environment of its own, named by --lattica or SHOAL_BENCH_LATTICA:
-
-    python3 -m venv DIR && DIR/bin/pip install lattica==1.0.21
-    python bench/rpc_vs_lattica.py --lattica DIR/bin/python
-
-Without one only the bulk is compared, and the goals of the rest count as missed.
+Lattica gets an environment of its own below the cache folder, unless --lattica or
+SHOAL_BENCH_LATTICA names a Python that has it.
 """
 
 import argparse
@@ -31,6 +27,7 @@ from statistics import median
 
 import trio
 from lane import Bare, connect_bare, count_bytes, make_certificate, make_endpoint, receive_exactly
+from worlds import others
 
 from shoal.transport.address import Address
 from shoal.transport.link.calls import Call, Reply
@@ -184,7 +181,7 @@ def lattica_pair(python: str) -> Iterator[Lattica]:
 
 
 async def compare(
-    child: subprocess.Popen[str], lattica: Lattica | None, rounds: int, names: list[str]
+    child: subprocess.Popen[str], lattica: Lattica, rounds: int, names: list[str]
 ) -> dict[str, object]:
     """Return the figures; the first round of each kind warms up and is dropped."""
     assert child.stdout is not None
@@ -204,16 +201,13 @@ async def compare(
     return found
 
 
-async def _round(
-    ours: Ours, lattica: Lattica | None, name: str, *, ours_first: bool
-) -> tuple[Cost, Cost]:
+async def _round(ours: Ours, lattica: Lattica, name: str, *, ours_first: bool) -> tuple[Cost, Cost]:
     async def mine() -> Cost:
         return await ours.measure("stream" if name == "bare" else name)
 
     async def theirs() -> Cost:
         if name == "bare":
             return await ours.measure("bare")
-        assert lattica is not None
         return lattica.measure(name)  # our loop stands still in the meantime, on purpose
 
     if ours_first:
@@ -240,28 +234,21 @@ def figures(name: str, pairs: list[tuple[Cost, Cost]]) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds, under 50 s")
-    parser.add_argument(
-        "--lattica",
-        metavar="PYTHON",
-        default=os.environ.get("SHOAL_BENCH_LATTICA"),
-        help="the Python of an environment with lattica==1.0.21",
-    )
+    others.option(parser, "lattica")
     parser.add_argument("--only", nargs="*", choices=sorted(GOALS), help="some of the works")
     parser.add_argument("--serve", metavar="PEM", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         trio.run(serve, args.serve)
         return 0
-    names = [name for name in args.only or GOALS if args.lattica or name == "bare"]
+    names = args.only or list(GOALS)
+    python = others.python("lattica", args.lattica)
     with tempfile.TemporaryDirectory() as folder:
         certificate = str(make_certificate(Path(folder)))
         with started(sys.executable, __file__, "--serve", certificate) as child:
             rounds = 5 if args.quick else 15
-            if args.lattica:
-                with lattica_pair(args.lattica) as lattica:
-                    found = trio.run(compare, child, lattica, rounds, names)
-            else:
-                found = trio.run(compare, child, None, rounds, names)
+            with lattica_pair(python) as lattica:
+                found = trio.run(compare, child, lattica, rounds, names)
     print("units: calls/s and MB/s; CPU of both processes in µs per call and per MB")
     result = verdict(found, names)
     print(json.dumps(result))

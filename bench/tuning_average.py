@@ -10,18 +10,13 @@ alternate; the first three of each are not counted, because both use their memor
 
 `value` is hivemind's median seconds divided by ours; goal: above 1. `int8` has the same for int8 on
 both sides. `ours_cpu_s` and `hivemind_cpu_s` are the CPU seconds of all processes in a round.
-Hivemind needs an environment of its own, named by --hivemind or SHOAL_BENCH_HIVEMIND;
-the default is made once by
-
-    python3 -m venv "$HOME/.cache/shoal-bench/hivemind==1.1.12"
-    pip install torch==2.13.0 (the CPU build), then `pip install --no-deps hivemind==1.1.12`, and
-    what its metadata names, without torch
+Hivemind gets an environment of its own below the cache folder, unless --hivemind or
+SHOAL_BENCH_HIVEMIND names a Python that has it.
 """
 
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +29,7 @@ from typing import Final, Protocol
 
 import numpy as np
 import trio
+from worlds import others
 
 from shoal.state.service import State
 from shoal.state.settings import StateSettings
@@ -58,7 +54,6 @@ PEERS: Final = 4
 WARM: Final = 3  # rounds that are not counted
 LOOPBACK: Final = "127.0.0.1"
 SIDE: Final = Path(__file__).parent / "peers" / "hivemind_side.py"
-VERSION: Final = "hivemind==1.1.12"
 
 
 # One peer of ours, in a process of its own.
@@ -253,20 +248,10 @@ def compare(python: str, codec: CodecName, rounds: int, folder: Path) -> dict[st
     return shown
 
 
-def default_python() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return str(Path(base) / "shoal-bench" / VERSION / "bin" / "python")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="float32 only, fewer rounds")
-    parser.add_argument(
-        "--hivemind",
-        metavar="PYTHON",
-        default=os.environ.get("SHOAL_BENCH_HIVEMIND") or default_python(),
-        help=f"the Python of an environment with {VERSION}",
-    )
+    others.option(parser, "hivemind")
     parser.add_argument("--codec", choices=CODECS[:2], help="this codec only")
     parser.add_argument("--peer", nargs=3, metavar="ARG", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -274,14 +259,13 @@ def main() -> int:
         number, codec, folder = args.peer
         trio.run(peer, int(number), codec, Path(folder))
         return 0
-    if shutil.which(args.hivemind) is None:
-        raise SystemExit("error: hivemind is not there\nhint: name its Python with --hivemind")
+    python = others.python("hivemind", args.hivemind)
     codecs: Sequence[CodecName] = ("float32",) if args.quick else ("float32", "int8")
     rounds = 3 if args.quick else 8
     figures = {}
     with tempfile.TemporaryDirectory() as name:
         for codec in [args.codec] if args.codec else codecs:
-            figures[codec] = compare(args.hivemind, codec, rounds, Path(name))
+            figures[codec] = compare(python, codec, rounds, Path(name))
     value = figures.get("float32", figures.get("int8", {}))["ratio"]
     assert isinstance(value, float)
     result = {"name": "tuning_average", "value": value, "goal": 1.0, "ok": value > 1.0, **figures}

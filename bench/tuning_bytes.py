@@ -56,7 +56,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is trained: the terms of its run, the first values, the held-out loss of others, the
+    """A training: the terms of its run, the first values, the held-out loss of the other runs, the
     loss that synchronous training ends with, the values that this exchanges, and the workers."""
 
     terms: RunTerms

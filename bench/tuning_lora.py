@@ -8,15 +8,12 @@ difference of the loss on held-out rows after the last step; goal 0.01. `worst` 
 difference of the loss of one step, `gain` the loss that the tuning took from the held-out rows, and
 `seconds` compares the times (the daemons and `peft` have one thread each).
 
-`peft` needs an environment of its own, named by --peft or SHOAL_BENCH_PEFT:
-
-    python3 -m venv DIR && DIR/bin/pip install torch transformers peft
-    python bench/tuning_lora.py --peft DIR/bin/python
+`peft` gets an environment of its own below the cache folder, unless --peft or SHOAL_BENCH_PEFT
+names a Python that has it.
 """
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -28,6 +25,7 @@ from pydoc_data.topics import topics  # the language reference, as texts
 from typing import Any
 
 import numpy as np
+from worlds import others
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests/
 
@@ -134,10 +132,9 @@ def _batches(folder: Path, plan: TuningPlan, rows: RowFile) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="40 steps on 120 texts")
-    parser.add_argument("--peft", default=os.environ.get("SHOAL_BENCH_PEFT"), metavar="PYTHON")
+    others.option(parser, "peft")
     args = parser.parse_args()
-    if not args.peft:
-        raise SystemExit("error: `peft` is not there\nhint: name its Python with --peft")
+    python = others.python("peft", args.peft)
     count, steps = (120, 40) if args.quick else (400, 150)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -146,7 +143,7 @@ def main() -> int:
         tuning, done = ours(folder, data, steps)
         lines = [json.loads(x) for x in (tuning / "curve" / "loss.jsonl").read_text().splitlines()]
         (folder / "peft").mkdir()
-        other = theirs(args.peft, tuning, folder / "peft")
+        other = theirs(python, tuning, folder / "peft")
     held = [line["held_out"] for line in lines if "held_out" in line]
     pairs = zip([line["loss"] for line in lines], other["losses"], strict=True)
     value = abs(held[-1] / other["held_out"] - 1)

@@ -32,7 +32,7 @@ import psutil
 import transformers
 import trio
 from tuning_lora import texts
-from worlds import peft, tuners
+from worlds import others, tuners
 
 from shoal.node.daemon.daemon import Node
 from shoal.tasks.engine.adapters import module_shapes
@@ -216,15 +216,15 @@ def result(ours: Taken, theirs: Taken, tokens: Sequence[int]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="3 turns of 5 steps, not 8 of 10")
-    parser.add_argument("--peft", metavar="PYTHON", help="a Python that has `peft`")
+    others.option(parser, "peft")
     parser.add_argument("--cores", type=int, default=len(LAYERS), help="at most (default: 3)")
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[: args.cores]
     os.sched_setaffinity(0, cores)
     turns, each = (3, 5) if args.quick else (8, 10)
-    python = peft.python(args.peft)
+    python = others.python("peft", args.peft)
     with tempfile.TemporaryDirectory() as name:
-        found = trio.run(compare, python, Path(name), turns, each, len(cores))
+        found = trio.run(compare, Path(python), Path(name), turns, each, len(cores))
     line = {**result(*found), "cores": len(cores)}
     print(json.dumps(line))
     return 0 if line["ok"] else 1

@@ -24,7 +24,7 @@ from unittest import mock
 import trio
 from aioquic.quic.congestion.cubic import CubicCongestionControl
 from aioquic.quic.recovery import QuicPacketPacer
-from worlds.town import Town, meet
+from worlds.punchedbulk import lossy_line, punched_bulk
 from yardstick import Yardstick
 
 from shoal.netsim.daemons.host import SimulatedHost
@@ -37,10 +37,7 @@ from shoal.transport.handshake.certificate import Certificate
 from shoal.transport.handshake.tls import Tls
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.lane.frame import Bytes, Priority
-from shoal.transport.link.link import Link
-from shoal.transport.link.serving import IncomingStream
-from shoal.transport.strategies.dialer import Strategies
+from shoal.transport.lane.frame import Bytes
 from shoal.transport.udp import connection as quic
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicByteStream
@@ -51,7 +48,6 @@ GOALS = {"link": 0.7, "cpu_per_mb": 40.0}  # reference ms
 RATE = 100e6 / 8
 RTT_S = 0.04
 LOSS = 0.005
-SETTLE_S = 15.0  # until both homes have a reservation at the relay and know their reachability
 LOOPBACK = "127.0.0.1"
 PORT = 4001
 CHUNK = bytes(64 * 1024)
@@ -112,41 +108,13 @@ def punched(seed: int, seconds: float) -> float:
     punched.
     """
     world = World(seed, latency=0.0)
-    line = LinkSpec(PipeSpec(RTT_S / 4, rate=RATE, loss=LOSS), PipeSpec(RTT_S / 4))
-    received = 0
-
-    async def take(incoming: IncomingStream) -> None:
-        nonlocal received
-        while data := await incoming.stream.receive(256 * 1024):
-            received += len(data)
-
-    async def push(link: Link) -> None:
-        stream = await link.open_stream("bulk", {}, priority=Priority.BULK)
-        while True:
-            await stream.send(CHUNK)
 
     async def main() -> float:
-        town, strategies = Town(world), Strategies(lan=False, mapping=False, punch_tcp=False)
-        await town.relay(world.host("relay"), strategies=Strategies(lan=False))
-        homes = []
-        for name in "ab":
-            gate = world.gateway(f"{name}-router", "port-restricted", link=line)
-            homes.append(await town.node(world.host(name, behind=gate), strategies=strategies))
-            await town.introduce(homes[-1], town.relays)
-        one, other = homes
-        other.endpoint.handle_stream("bulk", take)
-        await trio.sleep(SETTLE_S)
-        met, link = await meet(one, other)
-        assert link is not None and (met.path_kind, met.medium) == ("punched", "udp"), met
-        while [path.path_kind for path in link.status.paths if path.used] != [PathKind.PUNCHED]:  # noqa: ASYNC110
-            await trio.sleep(0.1)
-        async with trio.open_nursery() as nursery:
-            one.computer.start_soon(nursery, push, link)
-            before = received
+        async with punched_bulk(world, lossy_line(RTT_S, RATE, LOSS)) as bulk:
+            before = bulk.received
             await trio.sleep(seconds)
-            assert link.path_kind is PathKind.PUNCHED
-            nursery.cancel_scope.cancel()
-        return (received - before) / seconds / RATE
+            assert bulk.link.path_kind is PathKind.PUNCHED
+            return (bulk.received - before) / seconds / RATE
 
     return float(world.run(main))
 

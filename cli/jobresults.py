@@ -13,7 +13,7 @@ import click
 from . import defaults, render
 from .errors import CommandError
 from .options import data_flag
-from .progress import ProgressDisplay, WaitingStatus
+from .progress import JobProgressDisplay
 
 if TYPE_CHECKING:
     from ..node.control.messages.jobs import (
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
         JobProgress,
         JobRecord,
         LackingRecord,
-        RowsDone,
-        WrittenJob,
     )
 
 GONE = ("not-running", "stopping")
 """Codes of the errors that mean that the daemon has ended during the request."""
 LACKING = ("not-done", "unknown-job")
 """Codes in the records of jobs that have no result."""
-BAR = 20  # characters of a progress bar
 Record: TypeAlias = "JobRecord | LackingRecord"
 OnRecord: TypeAlias = "Callable[[Record], None]"
 
@@ -62,7 +59,7 @@ class Collection:
         self._answered = False  # whether the daemon has replied at all
         self._away = False  # whether the daemon has stopped and not replied since
         self.done = 0
-        self._progress = _Progress()
+        self._progress = JobProgressDisplay()
 
     def run(self, *, wait: bool) -> None:
         """Collect the results. With `wait`, wait for all of them, even if the daemon restarts
@@ -124,86 +121,6 @@ class Collection:
         while self.given < len(self.jobs) and (record := self._came.get(self.jobs[self.given])):
             self.given += 1
             self._on_record(record)
-
-
-def follow(data: Path, job: str) -> "WrittenJob":
-    """Wait until a job is done, and show its progress. Returns the number of its rows.
-
-    If the daemon restarts meanwhile, waits for it to run again. Raises CommandError if the request
-    fails.
-    """
-    from ..node.control.messages.jobs import WriteJobOutput
-    from .client import request
-
-    answered = away = False
-    with _Progress() as shown:
-
-        def hear(event: "RowsDone") -> None:
-            nonlocal answered, away
-            answered, away = True, False
-            shown.show_rows(event.done, event.rows, event.failed)
-
-        ask = WriteJobOutput(job=job.lower(), until_done=True)
-        while True:
-            try:
-                return request(data, ask, wait=True, on_event=hear)
-            except CommandError as error:
-                if error.code not in GONE or not answered:
-                    raise
-                if not away:
-                    shown.say("the daemon stopped; waiting for it to run again")
-                away = True
-                time.sleep(defaults.JOBS_RESTART_LOOK)
-
-
-class _Progress(ProgressDisplay):
-    """Shows the progress: as one changing line on a terminal, and elsewhere as one line every
-    JOBS_PROGRESS_PAUSE seconds."""
-
-    def __init__(self) -> None:
-        self._waiting: WaitingStatus | None = None
-        self._said = time.monotonic()
-
-    def open(self) -> None:
-        self._waiting = WaitingStatus()
-        self._waiting.open()
-
-    def close(self) -> None:
-        if self._waiting is not None:
-            self._waiting.close()
-
-    def show(self, done: int, total: int, failed: int) -> None:
-        """Show that `done` of `total` results have arrived, `failed` of which are errors."""
-        pause = 0.0 if sys.stderr.isatty() else defaults.JOBS_PROGRESS_PAUSE
-        if self._waiting is None or done == total or time.monotonic() - self._said < pause:
-            return
-        self._said = time.monotonic()
-        self._waiting.show(progress(done, total, failed))
-
-    def show_rows(self, done: int, rows: int, failed: int) -> None:
-        """Show that `done` of the `rows` rows of a job are done, `failed` of which are errors."""
-        pause = 0.0 if sys.stderr.isatty() else defaults.JOBS_PROGRESS_PAUSE
-        if self._waiting is None or rows == 1 or time.monotonic() - self._said < pause:
-            return
-        self._said = time.monotonic()
-        self._waiting.show(bar(done, rows, failed))
-
-    def say(self, what: str) -> None:
-        """Show a sentence immediately."""
-        if self._waiting is not None:
-            self._waiting.show(what)
-
-
-def progress(done: int, total: int, failed: int) -> str:
-    """Format the progress as text: `412 of 1000 results, 3 failed`."""
-    return f"{done} of {render.count(total, 'result')}" + (f", {failed} failed" if failed else "")
-
-
-def bar(done: int, rows: int, failed: int) -> str:
-    """Format the progress of a job: `[######..............] 30 %, 300 of 1000 rows, 3 failed`."""
-    full = BAR * done // max(1, rows)
-    share = f"[{'#' * full}{'.' * (BAR - full)}] {100 * done // max(1, rows)} %"
-    return f"{share}, {done} of {rows} rows" + (f", {failed} failed" if failed else "")
 
 
 def collect_to(

@@ -1,18 +1,20 @@
 """Shows progress on standard error: with rich on a terminal, as plain lines elsewhere."""
 
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from . import render
+from . import defaults, render
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.status import Status
 
 
+JOB_BAR = 20  # characters of a progress bar of a job
 WIDE = 72  # columns that a terminal needs for a bar beside the figures
 
 
@@ -142,3 +144,53 @@ class WaitingStatus(ProgressDisplay):
                 if word not in self._shown:
                     print(word, file=sys.stderr, flush=True)
         self._shown = shown
+
+
+class JobProgressDisplay(ProgressDisplay):
+    """Shows the progress of jobs: as one changing line on a terminal, and elsewhere as one line
+    every JOBS_PROGRESS_PAUSE seconds."""
+
+    def __init__(self) -> None:
+        self._waiting: WaitingStatus | None = None
+        self._said = time.monotonic()
+
+    def open(self) -> None:
+        self._waiting = WaitingStatus()
+        self._waiting.open()
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.close()
+
+    def show(self, done: int, total: int, failed: int) -> None:
+        """Show that `done` of `total` results have arrived, `failed` of which are errors."""
+        pause = 0.0 if sys.stderr.isatty() else defaults.JOBS_PROGRESS_PAUSE
+        if self._waiting is None or done == total or time.monotonic() - self._said < pause:
+            return
+        self._said = time.monotonic()
+        self._waiting.show(results_done(done, total, failed))
+
+    def show_rows(self, done: int, rows: int, failed: int) -> None:
+        """Show that `done` of the `rows` rows of a job are done, `failed` of which are errors."""
+        pause = 0.0 if sys.stderr.isatty() else defaults.JOBS_PROGRESS_PAUSE
+        if self._waiting is None or rows == 1 or time.monotonic() - self._said < pause:
+            return
+        self._said = time.monotonic()
+        self._waiting.show(rows_bar(done, rows, failed))
+
+    def say(self, what: str) -> None:
+        """Show a sentence immediately."""
+        if self._waiting is not None:
+            self._waiting.show(what)
+
+
+def results_done(done: int, total: int, failed: int) -> str:
+    """Format the progress as text: `412 of 1000 results, 3 failed`."""
+    return f"{done} of {render.count(total, 'result')}" + (f", {failed} failed" if failed else "")
+
+
+def rows_bar(done: int, rows: int, failed: int) -> str:
+    """Format the progress of a job: `[######..............] 30 %, 300 of 1000 rows, 3 failed`."""
+    full = JOB_BAR * done // max(1, rows)
+    share = f"[{'#' * full}{'.' * (JOB_BAR - full)}] {100 * done // max(1, rows)} %"
+    return f"{share}, {done} of {rows} rows" + (f", {failed} failed" if failed else "")

@@ -39,13 +39,13 @@ Names = Iterable[str | Named]
 class Deed:
     """Entry of the timeline: one action, such as "partition" or "heal".
 
-    `time` is the simulated time in seconds, `what` the action, and `who` has the names of its
-    hosts or gateways.
+    `time` is the simulated time in seconds, `what` the action, and `targets` the names of its hosts
+    or gateways.
     """
 
     time: float
     what: str
-    who: tuple[str, ...]
+    targets: tuple[str, ...]
     detail: str = ""
 
 
@@ -156,10 +156,12 @@ class Faults:
         self.note("heal", (), f"{len(rules)} rules" if rules else "everything")
         self._hook()
 
-    def _add(self, what: str, who: frozenset[str], detail: str, rules: list[Rule]) -> list[Rule]:
+    def _add(
+        self, what: str, targets: frozenset[str], detail: str, rules: list[Rule]
+    ) -> list[Rule]:
         """Activate rules, record them in the timeline, and return them."""
         self._rules += rules
-        self.note(what, sorted(who), detail)
+        self.note(what, sorted(targets), detail)
         self._hook()
         return rules
 
@@ -281,29 +283,29 @@ class Faults:
 
     # Links and gateways.
 
-    def link_down(self, *who: str | Computer | SubnetRouter) -> None:
+    def link_down(self, *targets: str | Computer | SubnetRouter) -> None:
         """Unplug the cables of hosts, so that no packet passes. A gateway loses its cable to the
         outside.
         """
-        for item in map(self.plugged, who):
+        for item in map(self.plugged, targets):
             self._unplugged.add(item.name)
             self.note("link.down", (item.name,))
             self._connect(item)
 
-    def link_up(self, *who: str | Computer | SubnetRouter) -> None:
+    def link_up(self, *targets: str | Computer | SubnetRouter) -> None:
         """Plug the cables back in."""
-        for item in map(self.plugged, who):
+        for item in map(self.plugged, targets):
             self._unplugged.discard(item.name)
             self.note("link.up", (item.name,))
             self._connect(item)
 
-    def cut(self, who: str | Computer | SubnetRouter, way: str, *, cut: bool = True) -> None:
+    def cut(self, target: str | Computer | SubnetRouter, way: str, *, cut: bool = True) -> None:
         """Cut one direction of a link ("up" or "down"), or mend it if `cut` is False. Raises
         SimError if the direction or the host does not exist.
         """
         if way not in WAYS:
             raise SimError(f"a link has no direction `{way}`: it is {' or '.join(WAYS)}")
-        item = self.plugged(who)
+        item = self.plugged(target)
         (self._cuts.add if cut else self._cuts.discard)((item.name, way))
         self._connect(item)
         self.note("cut" if cut else "mend", (item.name,), way)
@@ -373,17 +375,17 @@ class Faults:
             raise SimError(f"there is no gateway `{gateway}`")
         return self.world.gateways[gateway]
 
-    def plugged(self, who: str | Computer | SubnetRouter) -> Computer | SubnetRouter:
+    def plugged(self, target: str | Computer | SubnetRouter) -> Computer | SubnetRouter:
         """Return the gateway, host or light host with this name. Raises SimError if there is
         none.
         """
-        if isinstance(who, str) and who in self.world.gateways:
-            return self.world.gateways[who]
-        return who if isinstance(who, SubnetRouter) else self.computer(who)
+        if isinstance(target, str) and target in self.world.gateways:
+            return self.world.gateways[target]
+        return target if isinstance(target, SubnetRouter) else self.computer(target)
 
-    def note(self, what: str, who: Iterable[str], detail: str = "") -> None:
+    def note(self, what: str, targets: Iterable[str], detail: str = "") -> None:
         """Append an action to the timeline."""
-        self.timeline.append(Deed(self.now, what, tuple(who), detail))
+        self.timeline.append(Deed(self.now, what, tuple(targets), detail))
 
 
 def _names(items: Names) -> frozenset[str]:

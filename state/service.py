@@ -33,7 +33,7 @@ from .replication.interest import Interest
 from .replication.replica import Replica
 from .replication.replication import Replication
 from .settings import StateSettings
-from .views.view import read_fields
+from .views.fields import read_fields
 from .views.views import Views
 from .vouching import Vouching
 

@@ -27,7 +27,7 @@ from shoal.state.membership import messages as membermessages
 from shoal.state.membership import record
 from shoal.state.replication import gossip
 from shoal.state.replication.vouches import read_vouches
-from shoal.state.views.view import read_fields
+from shoal.state.views.fields import read_fields
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.messages import parse_load
 from shoal.tasks.engine.wire import WireError, parse_header

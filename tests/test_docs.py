@@ -72,3 +72,15 @@ def test_the_index_of_decisions_names_each() -> None:
     files = sorted(path.name for path in folder.glob("[0-9]*.md"))
     assert [name for _, name in found] == files
     assert [number for number, _ in found] == [name[:4] for name in files]
+
+
+@pytest.mark.parametrize(("journey", "most"), [("A stranger", 14), ("A job", 30)])
+def test_a_journey_opens_few_files(journey: str, most: int) -> None:
+    """A newcomer follows it with the page in hand: it names each file, and says how many they
+    are."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    told = page.split(f"**{journey}.**", 1)[1].split("\n\n", 1)[0]
+    way, total = re.split(r"\bThat\s+is\s+", told, maxsplit=1)
+    files = set(re.findall(r"`([a-z_/]+/(?:[a-z_]+\.py)?)`", way))
+    counts = [int(number) for number in re.findall(r"\d+", total.split(". ")[0])]
+    assert len(files) in counts and len(files) <= most, sorted(files)

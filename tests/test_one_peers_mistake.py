@@ -84,8 +84,8 @@ LOOPS = [  # of the node's own, which read what many peers say
     "state.replication.replication Replication._refill",
     "state.views.members Members.get",
     "state.vouching Vouching._is_lonely",
-    "tasks.jobs.desk Desk._watch",
-    "tasks.jobs.desk Desk._tidy",
+    "tasks.jobs.collecting Collector._watch",
+    "tasks.jobs.collecting Collector._tidy",
 ]
 WITHIN = [  # those that others of the list call
     "dht.lookup.joining Joining._rest",

@@ -29,13 +29,13 @@ _NAME_CHARS: Final = 64  # characters of a peer's name in a report
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """Report of an unexpected exception. `who` is the peer's id or address, `error` the exception's
-    type, and `place` the line of this program that raised it.
+    """Report of an unexpected exception. `subject` is the peer's id or address, or what was being
+    handled, `error` the exception's type, and `place` the line of this program that raised it.
 
     The exception's message is left out, because it may quote a peer or a user.
     """
 
-    who: str
+    subject: str
     error: str
     place: str
 
@@ -50,7 +50,7 @@ class Guard:
     def __init__(
         self,
         report: Callable[[Mishap], None] | None = None,
-        hang_up: Callable[[str], None] = lambda who: None,
+        hang_up: Callable[[str], None] = lambda subject: None,
     ) -> None:
         self.report = report
         self.hang_up = hang_up
@@ -61,13 +61,13 @@ class Guard:
 
     def around(
         self,
-        who: object,
+        subject: object,
         end: Callable[[], object] | None = None,
         *,
         instead: Callable[[], Exception] | None = None,
     ) -> AbstractContextManager[None]:
-        """Return a context manager for a block that handles one peer. `who` is the peer's id, or
-        its address and port.
+        """Return a context manager for a block that handles one peer. `subject` is the peer's
+        id, or its address and port.
 
         If the block raises an unexpected exception, the guard calls `end` and ends the link to the
         peer. It then suppresses the exception or, if `instead` is given, raises the error that
@@ -75,28 +75,28 @@ class Guard:
         ShoalErrors and errors of the type that `instead` returns also pass through, because callers
         handle them.
         """
-        return _Around(self, who, end, instead)
+        return _Around(self, subject, end, instead)
 
     def start(
         self,
         nursery: trio.Nursery,
-        who: object,
+        subject: object,
         function: Callable[..., Awaitable[object]],
         *args: object,
         end: Callable[[], object] | None = None,
     ) -> None:
         """Start a guarded task that handles one peer, in the same way as
         `nursery.start_soon(function, *args)`."""
-        nursery.start_soon(partial(self._run, who, end, function), *args, name=function)
+        nursery.start_soon(partial(self._run, subject, end, function), *args, name=function)
 
     async def _run(
         self,
-        who: object,
+        subject: object,
         end: Callable[[], object] | None,
         function: Callable[..., Awaitable[object]],
         *args: object,
     ) -> None:
-        with _Around(self, who, end, None):
+        with _Around(self, subject, end, None):
             await function(*args)
 
     def start_repeated(
@@ -131,7 +131,7 @@ class Guard:
 
     def tell(
         self,
-        who: object,
+        subject: object,
         callbacks: Iterable[Callable[..., object]],
         *args: object,
         end: Callable[[], object] | None = None,
@@ -139,24 +139,24 @@ class Guard:
         """Call all callbacks with `args`, each in its own guard, so that all are called even if one
         fails."""
         for callback in callbacks:
-            with _Around(self, who, end, None):
+            with _Around(self, subject, end, None):
                 callback(*args)
 
 
 class _Around(AbstractContextManager[None]):
     """Context manager that `Guard.around` returns."""
 
-    __slots__ = ("_end", "_guard", "_instead", "_who")
+    __slots__ = ("_end", "_guard", "_instead", "_subject")
 
     def __init__(
         self,
         guard: Guard,
-        who: object,
+        subject: object,
         end: Callable[[], object] | None,
         instead: Callable[[], Exception] | None,
     ) -> None:
         self._guard = guard
-        self._who = who
+        self._subject = subject
         self._end = end
         self._instead = instead
 
@@ -176,9 +176,9 @@ class _Around(AbstractContextManager[None]):
         mistake, rest = _split(error, self._passes)
         if mistake is None:
             return False
-        who = name_of(self._who)
-        guard.report(Mishap(who, type(mistake).__name__, _place(mistake)))
-        _Around._finish(guard, who, self._end, lambda: guard.hang_up(who))
+        subject = name_of(self._subject)
+        guard.report(Mishap(subject, type(mistake).__name__, _place(mistake)))
+        _Around._finish(guard, subject, self._end, lambda: guard.hang_up(subject))
         if rest is not None:
             raise rest
         if self._instead is not None:
@@ -191,12 +191,12 @@ class _Around(AbstractContextManager[None]):
         return isinstance(error, ShoalError | type(self._instead())) or is_own(error)
 
     @staticmethod
-    def _finish(guard: Guard, who: str, *ends: Callable[[], object] | None) -> None:
+    def _finish(guard: Guard, subject: str, *ends: Callable[[], object] | None) -> None:
         """Call each function that ends a connection, in its own guard, because it may hit the same
         bug."""
         for end in ends:
             if end is not None:
-                with _Around(guard, who, None, None):
+                with _Around(guard, subject, None, None):
                     end()
 
 
@@ -238,12 +238,12 @@ def _split(
     return first if isinstance(first, Exception) else None, rest
 
 
-def name_of(who: object) -> str:
+def name_of(subject: object) -> str:
     """Return the name of a peer for a report: a peer id unchanged, or `address port number`.
     Control characters are escaped and the length is bounded."""
-    if isinstance(who, tuple):
-        who = f"{who[0]} port {who[1]}"
-    return ascii(str(who))[1:-1][:_NAME_CHARS]
+    if isinstance(subject, tuple):
+        subject = f"{subject[0]} port {subject[1]}"
+    return ascii(str(subject))[1:-1][:_NAME_CHARS]
 
 
 def _place(error: BaseException) -> str:

@@ -34,7 +34,7 @@ class PeerTasks:
 
     def start(
         self,
-        who: object,
+        subject: object,
         function: Callable[..., Awaitable[object]],
         *args: object,
         end: Callable[[], object] | None = None,
@@ -42,5 +42,5 @@ class PeerTasks:
         """Start a task, as `Guard.start` does. If the service does not run, return False."""
         if self._nursery is None:
             return False
-        self._guard.start(self._nursery, who, function, *args, end=end)
+        self._guard.start(self._nursery, subject, function, *args, end=end)
         return True

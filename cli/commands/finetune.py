@@ -123,8 +123,8 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
               help="Random seed, to repeat a fine-tuning (default: a new one).")  # fmt: skip
 @click.option("--held-out", type=click.FloatRange(0, 0.9), metavar="X",
               help="Share of the rows that only measure it (default: 0.1).")  # fmt: skip
-@click.option("--together", metavar="NAME", help="Average the adapter with those of others who "
-              "fine-tune this model under NAME, with the same --rank, --alpha, --modules and "
+@click.option("--together", metavar="NAME", help="Average the adapter with those of other nodes "
+              "that fine-tune this model under NAME, with the same --rank, --alpha, --modules and "
               "--every, each on texts of their own. With --full, the weights.")  # fmt: skip
 @click.option("--every", type=click.IntRange(1, 1_000_000), metavar="N",
               help="With --together: steps between two exchanges (default: 30; with --full "

@@ -1,31 +1,26 @@
 """`shoal job submit | list | show | result | cancel`: work that is done later."""
 
 import sys
-from collections.abc import Mapping
-from datetime import datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
 
 import click
 
-from .. import defaults, jobfiles, jobresults, render
+from .. import defaults, jobfiles, jobresults, jobviews, render
 from ..errors import CommandError
 from ..options import Commands, Misplaced, TextOptions, data_flag, data_option, example, json_option
+from ..progress import JobProgressDisplay
 from .run import read_prompt
 
 if TYPE_CHECKING:
     from ...node.control.messages import jobs as messages
     from ..jobresults import Record
 
-HEADS = ("JOB", "STATE", "ROWS", "MODEL", "BY", "PROMPT")
 KINDS = ("generate", "embed", "evaluate")
-NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
 
 COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
-SEALED = {"all": "rows and outputs", "outputs": "outputs; every node can read the rows"}
-LETTERS = 12  # letters of a job id that are shown
-ABSTRACT = 48  # most characters of a prompt in a table
 
 job_argument = click.argument("job_id", metavar="ID")
 
@@ -188,7 +183,7 @@ def _finish(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> N
     from ..client import request
 
     try:
-        count = jobresults.follow(data, job_id)
+        count = follow(data, job_id)
     except KeyboardInterrupt:
         raise interrupted(data, job_id, 1) from None
     if output is not None or count.rows > 1:
@@ -196,6 +191,36 @@ def _finish(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> N
         return
     found = request(data, GetJobResult(job=job_id.lower()), wait=True)
     _print(found, as_json=as_json)
+
+
+def follow(data: Path, job: str) -> "messages.WrittenJob":
+    """Wait until a job is done, and show its progress. Returns the number of its rows.
+
+    If the daemon restarts meanwhile, waits for it to run again. Raises CommandError if the request
+    fails.
+    """
+    from ...node.control.messages.jobs import WriteJobOutput
+    from ..client import request
+
+    answered = away = False
+    with JobProgressDisplay() as shown:
+
+        def hear(event: "messages.RowsDone") -> None:
+            nonlocal answered, away
+            answered, away = True, False
+            shown.show_rows(event.done, event.rows, event.failed)
+
+        ask = WriteJobOutput(job=job.lower(), until_done=True)
+        while True:
+            try:
+                return request(data, ask, wait=True, on_event=hear)
+            except CommandError as error:
+                if error.code not in jobresults.GONE or not answered:
+                    raise
+                if not away:
+                    shown.say("the daemon stopped; waiting for it to run again")
+                away = True
+                time.sleep(defaults.JOBS_RESTART_LOOK)
 
 
 def _write(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> None:
@@ -212,8 +237,8 @@ def _write(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> No
         if wrote.figures:
             click.echo(", ".join(map(_figure, wrote.figures.items())))
     else:
-        flag = data_flag(data)
-        click.echo(f"done: `shoal job result {job_id[:LETTERS]} -o FILE{flag}` writes the output")
+        flag, first = data_flag(data), job_id[: jobviews.LETTERS]
+        click.echo(f"done: `shoal job result {first} -o FILE{flag}` writes the output")
     if wrote.rows_failed:
         raise CommandError(
             "rows-failed",
@@ -255,24 +280,8 @@ def list_(
     if as_json:
         click.echo(render.as_json(answer))
         return
-    kept = mine or answer.kept
-    totals = answer.totals
-    if not any(totals.values()):
-        none = "there are no jobs" if kept else NOT_KEPT
-        click.echo(f"{none}; submit one with `shoal job submit MODEL PROMPT`")
-        return
-    if answer.jobs:
-        click.echo(render.table(HEADS, [_row(item, answer.own) for item in answer.jobs]))
-    elif state is not None:
-        click.echo(f"no job is {state}")
-    click.echo(_totals(totals))
-    if any(item.place for item in answer.jobs):
-        click.echo(_share(answer))
-    if answer.more:
-        after = offset + len(answer.jobs)
-        click.echo(f"and {answer.more} more: add `--offset {after}`, or `--limit N`")
-    if not kept:
-        click.echo(NOT_KEPT)
+    for line in jobviews.page(answer, mine=mine, state=state, offset=offset):
+        click.echo(line)
 
 
 @job.command(epilog=example("shoal job show 3fa9c1d2", "shoal job show 3fa9c1d2 --json"))
@@ -297,26 +306,7 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(render.as_json(answer))
         return
-    rows = [
-        ("job", render.safe(answer.job, 64)),
-        ("kind", render.safe(answer.kind, 32)),
-        ("state", _state(answer)),
-        ("rows", _rows(answer)),
-        ("author", render.short(answer.author)),
-        ("model", render.name(answer.model or "-", 64)),
-        ("prompt", render.safe(answer.abstract, 300)),
-    ]
-    if answer.spec is not None and answer.spec.sealed:
-        rows.append(("sealed", SEALED.get(answer.spec.sealed, "")))
-    if answer.made:
-        rows.append(("submitted", _time(answer.made)))
-    if answer.deadline:
-        rows.append(("deadline", _time(answer.deadline)))
-    if answer.came:
-        rows.append(("result", f"came {_time(answer.came)}"))
-    claims = sorted(answer.claims, key=lambda claim: claim.piece)
-    rows += [("claims", _claim(claim, answer.pieces)) for claim in claims]
-    click.echo(render.fields(rows))
+    click.echo(jobviews.fields(answer))
 
 
 def _show_tuning(data: Path, text: str, *, as_json: bool, unknown: CommandError) -> None:
@@ -381,7 +371,7 @@ def result(
         return
     if output is not None and str(output) != "-":
         if wait:
-            jobresults.follow(data, job_id)
+            follow(data, job_id)
         _write(data, job_id, output, as_json=as_json)
         return
     _print(_result(data, job_id, wait=wait), as_json=as_json)
@@ -440,78 +430,16 @@ def _result(data: Path, job_id: str, *, wait: bool) -> "messages.JobResult":
 
     try:
         if wait:
-            jobresults.follow(data, job_id)
+            follow(data, job_id)
         return request(data, GetJobResult(job=job_id.lower()), wait=True)
     except KeyboardInterrupt:
         raise interrupted(data, job_id, 1) from None
 
 
-def _totals(totals: Mapping[str, int]) -> str:
-    """Format the number of jobs in each state: `1000 jobs: 12 open, 3 claimed, 985 done`."""
-    parts = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
-    return f"{render.count(sum(totals.values()), 'job')}: {parts}"
-
-
-def _share(page: "messages.JobsPage") -> str:
-    """Format this node's part of the time for jobs."""
-    if not page.users:
-        return "no other user has jobs now"
-    users = render.count(page.users, "other user")
-    return f"your jobs get {100 * page.share:.0f} % of the time for jobs beside {users}"
-
-
-def _row(item: "messages.JobView", own: str) -> list[str]:
-    claimant = item.claimant
-    by = "" if claimant is None else "this node" if claimant == own else _peer(claimant)
-    return [
-        render.safe(item.job[:LETTERS]),
-        _state(item),
-        _rows(item),
-        render.name(item.model or item.kind, 24),
-        by,
-        render.safe(item.abstract, ABSTRACT),
-    ]
-
-
-def _state(item: "messages.JobView") -> str:
-    said = str(item.state)
-    if item.error:
-        said += f" ({render.safe(item.error)})"
-    elif item.state == "claimed" and item.attempt > 1:
-        said += f" (attempt {item.attempt})"
-    elif item.came:
-        said += ", read" if item.read else ""
-    elif item.place:
-        said += f", place {item.place}"
-    return said
-
-
-def _rows(item: "messages.JobView") -> str:
-    """Format the number of rows of a job: `12/1000, 3 failed`, or `1`."""
-    done = f"{item.rows_done}/" if item.rows_done < item.rows and item.rows > 1 else ""
-    failed = f", {item.rows_failed} failed" if item.rows_failed and item.rows > 1 else ""
-    return f"{done}{item.rows}{failed}"
-
-
-def _claim(claim: "messages.ClaimView", pieces: int) -> str:
-    state = "refused" if claim.refused else "done" if claim.done else "in progress"
-    step = f", step {claim.step}" if claim.step else ""
-    piece = f"piece {claim.piece + 1} of {pieces}, " if pieces > 1 else ""
-    return f"{_peer(claim.claimant)}  {piece}attempt {claim.attempt}: {state}{step}"
-
-
-def _peer(peer: str) -> str:
-    return render.short(peer)
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
-
-
 def interrupted(data: Path, job_id: str, left: int) -> CommandError:
     """Return the error for Ctrl-C while the command waits for results. `left` jobs have none yet,
     and `job_id` is the first of these."""
-    flag, first = data_flag(data), render.safe(job_id[:LETTERS])
+    flag, first = data_flag(data), render.safe(job_id[: jobviews.LETTERS])
     hint = f"`shoal job result {first} --wait{flag}`"
     if left == 1:
         return CommandError("interrupted", "interrupted; the job continues", hint=hint)

@@ -200,7 +200,7 @@ class ScenarioRun:
             series=self.series,
             happenings=sorted(self.steps.happenings, key=lambda item: item.at),
             deeds=[
-                (deed.time, deed.what, " ".join(deed.who), deed.detail)
+                (deed.time, deed.what, " ".join(deed.targets), deed.detail)
                 for deed in self.faults.timeline[:MOST_DEEDS]
             ],
             verdicts=judge(self.scenario, metrics, self.watch) if self._ended == "done" else [],

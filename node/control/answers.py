@@ -14,7 +14,7 @@ from ..errors import ControlError
 from ..kept import KeptAnswers, Note
 from .messages import generation
 from .server import Emit, Operation, operation
-from .work.submission import sampling_of
+from .work.ownjobs import sampling_of
 
 CHAIN_BYTES: Final = 8192
 """Counted for an event that names the chain, of up to 64 stages."""

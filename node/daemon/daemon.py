@@ -30,6 +30,7 @@ from ..control.settings import SettingOperations
 from ..control.sharing import SharingOperations
 from ..control.state import StateOperations
 from ..control.work.jobs import JobOperations
+from ..control.work.ownjobs import OwnJobOperations
 from ..control.work.tuning import TuningOperations
 from ..folder import open_folder
 from ..invite import Invitation
@@ -145,7 +146,8 @@ class Node:
             **AdapterOperations(host, content, removal).table(),
             **StateOperations(state, base.identity.peer).table(),
             **GroupOperations(state, directory, base.credentials).table(),
-            **JobOperations(base, state, directory, content, compute.working).table(),
+            **JobOperations(base, state, directory, compute.working).table(),
+            **OwnJobOperations(base, state, content, compute.working).table(),
             **SettingOperations(host, base.settings, live).table(),
             **ApiOperations(self.api).table(),
             **SharingOperations(base, compute.sharing).table(),

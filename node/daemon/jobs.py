@@ -13,7 +13,8 @@ from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
 from ...tasks.jobs.checking.checks import ResultChecks
 from ...tasks.jobs.checking.trust import Trust
-from ...tasks.jobs.crew import IdleTime, WorkTerms
+from ...tasks.jobs.collecting import Collector
+from ...tasks.jobs.crew import IdleTime, WorkTerms, does_jobs
 from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
 from ...tasks.jobs.keepers import Keepers, KeepTerms
@@ -24,7 +25,8 @@ from ...tasks.jobs.runner import Workshop, runners
 from ...tasks.jobs.sealing.seals import JobSeals
 from ...tasks.jobs.services import RowServices
 from ...tasks.jobs.shelf import Shelf, Storage
-from ...tasks.jobs.worker import Worker, does_jobs
+from ...tasks.jobs.submitting import Submitter
+from ...tasks.jobs.worker import Worker
 from ...tasks.serving.slots import Slots
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
@@ -72,7 +74,9 @@ class Working:
         self.checks = ResultChecks(host, own, self.shop, KINDS, trust)
         """Checks of the results of this node's jobs."""
         results = Results(host, self._folder.results)
-        self.desk = Desk(local, results, shelf, self.checks, self.seals)
+        self.desk = Desk(local, results, self.seals)
+        self.submitter = Submitter(local, self.desk, trust.liars)
+        self._collector = Collector(local, self.desk, shelf, self.checks, self.seals)
         self.keepers = Keepers(
             host,
             network.courier,
@@ -177,7 +181,7 @@ class Working:
         """Collect the results of this node's jobs, as soon as it is known which claimants lied."""
         await self._state.shown.wait()
         self.checks.trust.load()
-        await self.desk.run()
+        await self._collector.run()
 
     async def _tidy(self) -> None:
         """Delete what is kept for authors that have had no jobs for a while."""

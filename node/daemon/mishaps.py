@@ -36,5 +36,5 @@ class Mishaps:
         if count & (count - 1) == 0:
             times = "" if count == 1 else f", {count} times by now"
             what = f"{mishap.error} at {mishap.place}{times}"
-            sentence = f"this program ran into a bug with `{mishap.who}`: {what}"
+            sentence = f"this program ran into a bug with `{mishap.subject}`: {what}"
             self._health.report(CONDITION, sentence, hint=HINT)

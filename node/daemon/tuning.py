@@ -36,6 +36,7 @@ class TuningParts:
             working.local,
             Bureau(
                 working.desk,
+                working.submitter,
                 working.shelf,
                 working.keepers,
                 moving.standby,

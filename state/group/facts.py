@@ -22,7 +22,7 @@ from ..errors import BadFact
 from ..feeds.digest import Plot
 from ..feeds.entry import MAX_EPOCH, Head
 from ..feeds.kinds import KINDS
-from ..views.view import Fields, read_fields, read_whole
+from ..views.fields import Fields, read_fields, read_whole
 
 At = TypeVar("At")
 Fact = TypeVar("Fact")

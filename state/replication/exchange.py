@@ -10,12 +10,12 @@ archive.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-from ...transport.identity import PeerId
+from ...transport.identity import PeerId, public_key_of
 from ...transport.rates import Bucket, Rate, Rates
 from .. import defaults
 from ..errors import BadEntry, BadMessage, StateError
 from ..feeds.digest import Plot, bucket_of
-from ..feeds.entry import Entry, Head
+from ..feeds.entry import Entry, Head, peek_entry
 from ..feeds.kinds import all_parts
 from .comparison import Comparison
 from .gossip import (
@@ -37,8 +37,9 @@ from .gossip import (
     encode_heads,
     told,
 )
+from .holding import plot_of
 from .interest import Neighbours, both
-from .replica import Admit, Replica, by_feed
+from .replica import BLAMED, Admit, Replica
 from .wanted import Place, Pull, Wanted, is_patient
 
 
@@ -410,3 +411,23 @@ def _turns(lots: Iterable[Sequence[Item]]) -> Iterator[list[Item]]:
             turn = []
     if turn:
         yield turn
+
+
+def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
+    """Group items by their feed, in order. Items of feeds that are not in `places` are skipped.
+
+    Raises BadEntry if an item is malformed in a way that only the peer that sent it can have
+    caused.
+    """
+    found: dict[Place, list[Item]] = {place: [] for place in places}
+    for item in items:
+        try:
+            name, _ = peek_entry(item[0])
+        except BadEntry as error:
+            if error.code in BLAMED:
+                raise
+            continue
+        place = public_key_of(name.author), plot_of(name)
+        if place in found:
+            found[place].append(item)
+    return found

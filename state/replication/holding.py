@@ -1,4 +1,4 @@
-"""A node's copy of the feeds: heads, documents, the selected authors, and watchers of changes.
+"""A node's copy of the feeds: heads, documents, the selected authors, and what peers are given.
 
 A node stores up to fifty thousand feeds, of which a few dozen are in use at a time: those with a
 document in memory, or with entries that are not in the archive yet. A feed that is not in use has
@@ -13,7 +13,7 @@ once its entries are in the archive. Only one caller at a time may change anythi
 import struct
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -21,13 +21,13 @@ from ...transport.identity import PeerId, peer_id_of, public_key_of
 from .. import defaults
 from ..errors import BadEntry
 from ..feeds.archive import Archive, ArchivedFeed
-from ..feeds.digest import Digest, Plot
-from ..feeds.entry import Entry, FeedName, Head
+from ..feeds.digest import HASH_BYTES, Digest, Plot
+from ..feeds.entry import FORKED, Entry, FeedName, Head
 from ..feeds.feed import EntryOutcome, EntryVerdict, Feed
 from ..feeds.kinds import all_parts
 from .authors import Authors, AuthorsChange
 from .ends import Ends
-from .vouches import VOUCHES, read_vouches
+from .gossip import Item, Pulled, Told
 
 Pause = Callable[[], Awaitable[None]]
 
@@ -278,6 +278,46 @@ class Holding:
             await self._weigh(key)
         return facts if self._feeds.used(key, plot) is feed else {}
 
+    async def give(self, wanted: Sequence[Told], limit: int = defaults.PULL_BYTES) -> Pulled:
+        """Return the entries that follow these heads of a peer, up to about `limit` bytes.
+
+        The last entry may exceed the limit.
+        """
+        items: list[Item] = []
+        for asked in wanted:
+            mine = self.head(asked.key, asked.plot)
+            if mine is None or asked.same(mine):
+                continue
+            if limit <= 0 or len(items) >= defaults.PULL_ITEMS:
+                return Pulled(items, more=True)
+            name = FeedName(peer_id_of(asked.key), *asked.plot)
+            if mine == FORKED:
+                proof = await self.archive.proof(name)
+                found: list[Item] = [] if proof is None else [proof.sealed]
+            else:
+                found = await self._following(name, asked, mine, limit)
+            found = found[: defaults.PULL_ITEMS - len(items)]
+            items += found
+            limit -= sum(len(sealed) for item in found for sealed in item)
+        return Pulled(items, more=limit <= 0)
+
+    async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
+        """Return the entries that follow the peer's head `asked`.
+
+        If this node has a different entry with the number of that head, returns only this entry.
+        Together with the peer's own entry, it proves a fork.
+        """
+        if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
+            return []
+        first = 0
+        if asked.epoch == mine.epoch:
+            theirs = await self.archive.entries(name, mine.epoch, asked.seq, 0)
+            if not theirs or theirs[0].hash[:HASH_BYTES] != asked.hash:
+                return [(entry.sealed,) for entry in theirs]
+            first = asked.seq + 1
+        entries = await self.archive.entries(name, mine.epoch, first, limit)
+        return [(entry.sealed,) for entry in entries if entry.seq <= mine.seq]
+
     def _remember(self, feed: Feed) -> None:
         """Mark a feed's document as the one used last.
 
@@ -322,47 +362,6 @@ class Holding:
         for name, head, size in feeds:
             self.digest.set(key, plot_of(name), head)
             self._feeds.keep(key, plot_of(name), size)
-
-    async def _show(self, feed: Feed, verdict: EntryVerdict) -> None:
-        """Publish a feed's new state to the digest and the watchers.
-
-        Thousands of facts take some 20 ms, so other tasks run in between.
-        """
-        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
-        self.digest.set(key, plot, feed.head)
-        if feed.head is not None:
-            self._feeds.keep(key, plot, feed.size, feed.memory)
-        for watcher in self.watchers:
-            for _ in watcher.steps(feed.name, verdict):
-                await self._pause()
-                if self.digest.head(key, plot) != feed.head:
-                    return  # the author was dropped between two steps
-
-    async def _heed(self, feed: Feed, verdict: EntryVerdict) -> None:
-        """Update the weight of a feed's author after a change, and the authors that it vouches
-        for."""
-        key = public_key_of(feed.name.author)
-        if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
-            value = verdict.changed.get(VOUCHES)
-            await self._apply(self.authors.vouches(key, read_vouches(value)))
-        await self._weigh(key)
-
-    async def _put_back(self, feed: Feed, made: Feed | None) -> None:
-        """Replace a feed with `made`, or with an empty feed if `made` is None.
-
-        The feed is replaced in memory first, and then in the archive.
-        """
-        self._leave(public_key_of(feed.name.author), plot_of(feed.name))
-        facts: Mapping[str, bytes] = {}
-        if made is not None and made.document is not None:
-            self._feeds.use(made)
-            facts = made.document.facts()
-            self._remember(made)
-        made = made or Feed(feed.name)
-        verdict = EntryVerdict(EntryOutcome.NEWS, changed=facts, fresh=True)
-        await self._show(made, verdict)
-        await self.archive.cut(made.name, made.head)
-        await self._heed(made, verdict)
 
     def _unlearn(self, feed: Feed) -> None:
         """Remove a feed from memory, because it has entries there that the archive does not have.

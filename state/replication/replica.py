@@ -1,8 +1,8 @@
-"""A node's replica of the feeds: admits entries, finds missing ones, and serves stored ones.
+"""A node's replica of the feeds: admits entries, shows them to watchers, and finds missing ones.
 
-The stored feeds are in `holding.py`. New entries are collected in a batch: they are admitted to
-their feeds, then written to the archive, and then published to watchers and peers. This module
-knows nothing of links. Only one caller at a time may add entries.
+The stored feeds are in `holding.py`, which also serves them to peers. New entries are collected in
+a batch: they are admitted to their feeds, then written to the archive, and then published to
+watchers and peers. This module knows nothing of links. Only one caller at a time may add entries.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -13,13 +13,13 @@ from ...transport.identity import PeerId, peer_id_of, public_key_of
 from .. import defaults
 from ..errors import BadEntry, BadOrder, StateError
 from ..feeds.archive import Archive, ArchivedFeed
-from ..feeds.digest import HASH_BYTES, Plot
+from ..feeds.digest import Plot
 from ..feeds.entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
 from ..feeds.feed import OTHER_BRANCH, EntryOutcome, EntryVerdict, Feed, beyond
 from ..feeds.kinds import all_parts
 from .authors import Authors
 from .ends import leads_on
-from .gossip import Item, Pulled, Told, told
+from .gossip import Item, Told, told
 from .holding import Holding, Pause, at_once, plot_of
 from .interest import Interest
 from .vouches import VOUCHES, read_vouches
@@ -41,26 +41,6 @@ class Taken:
     news: dict[Place, Head] = field(default_factory=dict)
     bytes: dict[bytes, int] = field(default_factory=dict)  # processing cost by author
     blame: BadEntry | None = None  # set if the peer that sent the entries is to blame
-
-
-def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
-    """Group items by their feed, in order. Items of feeds that are not in `places` are skipped.
-
-    Raises BadEntry if an item is malformed in a way that only the peer that sent it can have
-    caused.
-    """
-    found: dict[Place, list[Item]] = {place: [] for place in places}
-    for item in items:
-        try:
-            name, _ = peek_entry(item[0])
-        except BadEntry as error:
-            if error.code in BLAMED:
-                raise
-            continue
-        place = public_key_of(name.author), plot_of(name)
-        if place in found:
-            found[place].append(item)
-    return found
 
 
 def _follows(head: Head, mine: Head | None) -> bool:
@@ -196,48 +176,6 @@ class Replica(Holding):
     def told(self, places: Iterable[Place]) -> list[Told]:
         """Return this node's heads of these feeds, in the form in which they are sent to peers."""
         return [told(key, plot, self.head(key, plot)) for key, plot in places]
-
-    # Giving.
-
-    async def give(self, wanted: Sequence[Told], limit: int = defaults.PULL_BYTES) -> Pulled:
-        """Return the entries that follow these heads of a peer, up to about `limit` bytes.
-
-        The last entry may exceed the limit.
-        """
-        items: list[Item] = []
-        for asked in wanted:
-            mine = self.head(asked.key, asked.plot)
-            if mine is None or asked.same(mine):
-                continue
-            if limit <= 0 or len(items) >= defaults.PULL_ITEMS:
-                return Pulled(items, more=True)
-            name = FeedName(peer_id_of(asked.key), *asked.plot)
-            if mine == FORKED:
-                proof = await self.archive.proof(name)
-                found: list[Item] = [] if proof is None else [proof.sealed]
-            else:
-                found = await self._following(name, asked, mine, limit)
-            found = found[: defaults.PULL_ITEMS - len(items)]
-            items += found
-            limit -= sum(len(sealed) for item in found for sealed in item)
-        return Pulled(items, more=limit <= 0)
-
-    async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
-        """Return the entries that follow the peer's head `asked`.
-
-        If this node has a different entry with the number of that head, returns only this entry.
-        Together with the peer's own entry, it proves a fork.
-        """
-        if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
-            return []
-        first = 0
-        if asked.epoch == mine.epoch:
-            theirs = await self.archive.entries(name, mine.epoch, asked.seq, 0)
-            if not theirs or theirs[0].hash[:HASH_BYTES] != asked.hash:
-                return [(entry.sealed,) for entry in theirs]
-            first = asked.seq + 1
-        entries = await self.archive.entries(name, mine.epoch, first, limit)
-        return [(entry.sealed,) for entry in entries if entry.seq <= mine.seq]
 
     # Taking in.
 
@@ -426,6 +364,47 @@ class Replica(Holding):
                 await self.archive.put([entry for entry in entries if entry.name == name])
             except BadOrder:
                 await self._lose(public_key_of(name.author))
+
+    async def _show(self, feed: Feed, verdict: EntryVerdict) -> None:
+        """Publish a feed's new state to the digest and the watchers.
+
+        Thousands of facts take some 20 ms, so other tasks run in between.
+        """
+        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
+        self.digest.set(key, plot, feed.head)
+        if feed.head is not None:
+            self._feeds.keep(key, plot, feed.size, feed.memory)
+        for watcher in self.watchers:
+            for _ in watcher.steps(feed.name, verdict):
+                await self._pause()
+                if self.digest.head(key, plot) != feed.head:
+                    return  # the author was dropped between two steps
+
+    async def _put_back(self, feed: Feed, made: Feed | None) -> None:
+        """Replace a feed with `made`, or with an empty feed if `made` is None.
+
+        The feed is replaced in memory first, and then in the archive.
+        """
+        self._leave(public_key_of(feed.name.author), plot_of(feed.name))
+        facts: Mapping[str, bytes] = {}
+        if made is not None and made.document is not None:
+            self._feeds.use(made)
+            facts = made.document.facts()
+            self._remember(made)
+        made = made or Feed(feed.name)
+        verdict = EntryVerdict(EntryOutcome.NEWS, changed=facts, fresh=True)
+        await self._show(made, verdict)
+        await self.archive.cut(made.name, made.head)
+        await self._heed(made, verdict)
+
+    async def _heed(self, feed: Feed, verdict: EntryVerdict) -> None:
+        """Update the weight of a feed's author after a change, and the authors that it vouches
+        for."""
+        key = public_key_of(feed.name.author)
+        if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
+            value = verdict.changed.get(VOUCHES)
+            await self._apply(self.authors.vouches(key, read_vouches(value)))
+        await self._weigh(key)
 
     # Ends of revoked feeds.
 

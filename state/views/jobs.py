@@ -22,16 +22,8 @@ from ...transport.identity import PeerId, public_key_of
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from .view import (
-    View,
-    read_bytes,
-    read_each,
-    read_peer,
-    read_rate,
-    read_root,
-    read_text,
-    read_whole,
-)
+from .fields import read_bytes, read_each, read_peer, read_rate, read_root, read_text, read_whole
+from .view import View
 
 CLAIMS = "claims"
 """The kind of feeds with claims."""

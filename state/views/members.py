@@ -19,7 +19,8 @@ from ..errors import BadFact
 from ..feeds.entry import FeedName
 from ..membership.record import NOTHING, Capacity, DeviceSpeed, LinkSpeed, SharedModel
 from ..replication.vouches import VOUCHES
-from .view import View, read_each, read_rate, read_text, read_whole
+from .fields import read_each, read_rate, read_text, read_whole
+from .view import View
 
 ABOUT = "about"
 """Key of the fact with the version of shoal that a member runs."""

@@ -8,7 +8,8 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..feeds.entry import FeedName
 from ..membership.record import ModelName
-from .view import View, read_root, read_text, read_whole
+from .fields import read_root, read_text, read_whole
+from .view import View
 
 At = TypeVar("At")
 

@@ -8,7 +8,8 @@ from ..errors import BadFact
 from ..feeds.entry import FeedName
 from ..feeds.kinds import KINDS, part_of_root
 from ..membership.record import UNKNOWN_COSTS, ShardRecord
-from .view import View, read_each, read_rate, read_root, read_text, read_whole
+from .fields import read_each, read_rate, read_root, read_text, read_whole
+from .view import View
 
 Serving = Mapping[PeerId, tuple[ShardRecord, ...]]
 

@@ -13,7 +13,8 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from .view import View, read_bytes, read_each, read_root, read_whole
+from .fields import read_bytes, read_each, read_root, read_whole
+from .view import View
 
 TUNING: Final = "tuning"
 """The kind of feeds with these facts."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ...transport.identity import PeerId
 from .. import defaults
 from ..feeds.entry import FeedName
-from .view import View, read_peer, read_root, read_whole
+from .fields import read_peer, read_root, read_whole
+from .view import View
 
 Usages = Mapping[tuple[PeerId, str], "UsageCount"]
 

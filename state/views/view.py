@@ -1,31 +1,32 @@
-"""Base class of all views, watchers of their changes, and functions that read the fields of facts.
+"""What all views have in common: updates from changes of feeds, and watchers of their changes.
 
 A view stores the values that it reads from facts, not the facts' bytes. It is updated with each
 changed fact, and never rebuilt from scratch. Its content depends only on the feeds, and not on
 clocks or on the order in which entries arrive.
 
-Facts come from peers, so the types and limits of their fields are checked. Unknown fields stay in
-the feed's document, and are ignored here. Spec: docs/spec/state.md, Facts.
+The views of a node are listed in `views.py`. They check the fields of facts with the functions of
+`fields.py`. Spec: docs/spec/state.md, Facts.
 """
 
-import math
-import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
 
-from ...transport.decoding import decode
-from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.digest import Plot
 from ..feeds.entry import FeedName
+from ..feeds.feed import EntryOutcome, EntryVerdict
+from ..feeds.kinds import KINDS, all_parts
+from ..replication.holding import Watcher
+from .fields import read_fields
 
 Fact = TypeVar("Fact")
 Subject = TypeVar("Subject")
@@ -217,90 +218,79 @@ class StepCounter:
         return True
 
 
-T = TypeVar("T")
-Fields = Mapping[str, object]
-_ROOT = re.compile(r"[0-9a-f]{64}")
-_PEER = re.compile(r"[1-9A-HJ-NP-Za-km-z]{52}")
+class ViewSet(Watcher):
+    """Views that are updated together, as one watcher of the replica.
 
-
-def read_fields(value: bytes) -> Fields:
-    """Decode a fact's value, which is a map with text keys.
-
-    Raises BadFact if it is anything else.
+    `telling` are the kinds of feeds whose changes `on_change` reports.
     """
-    try:
-        fields = decode(value, limit=defaults.FACT_BYTES, once=True)
-    except Undecodable:
-        raise BadFact("malformed fact") from None
-    if not isinstance(fields, dict) or not all(type(key) is str for key in fields):
-        raise BadFact("expected a fact to be a map with text keys")
-    return fields
 
+    def __init__(self, views: Iterable[View[Any, Any, Any]], telling: Container[str]) -> None:
+        self.shows: Callable[[PeerId, str], bool] = lambda author, kind: True
+        """Returns whether an author's feeds of a kind count, so that their facts are shown."""
+        self.on_change: list[Callable[[PeerId], None]] = []
+        """Called with an author after a change of a feed of one of the kinds `telling`."""
+        self._telling = telling
+        self._unreadable = 0
+        self._by_kind = {kind: view for view in views for kind in view.kinds}
 
-def read_whole(value: object, most: int, least: int = 0) -> int:
-    """Return a whole number, clamped to the range from `least` to `most`.
+    @property
+    def bad(self) -> int:
+        """The number of malformed facts that were skipped."""
+        return self._unreadable + sum(view.bad for view in dict.fromkeys(self._by_kind.values()))
 
-    Raises BadFact if the value is not a whole number.
-    """
-    if type(value) is not int:
-        raise BadFact("expected a whole number in a fact")
-    return min(max(value, least), most)
+    def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
+        """Apply the changes of a new entry. The proof of a fork removes all facts of the feed."""
+        for _ in self.steps(name, verdict):
+            pass
 
+    def steps(self, name: FeedName, verdict: EntryVerdict) -> Iterator[None]:
+        view = self._by_kind.get(name.kind)
+        if view is None or not self.shows(name.author, name.kind):
+            return
+        gone = [key for key in view.keys(name) if key not in verdict.changed and verdict.fresh]
+        changes = chain(((key, None) for key in gone), verdict.changed.items())
+        steps = StepCounter()
+        for key, value in changes:
+            view.changed(name, key, None if value is None else self._read(value))
+            if steps.ends_with(value):
+                yield
+                if not self.shows(name.author, name.kind):
+                    return  # the author was hidden between two steps
+        if name.kind in self._telling:
+            self._tell(name.author)
 
-def read_rate(value: object, most: float, least: float = 0.0) -> float:
-    """Return a number, clamped to the range from `least` to `most`.
+    def restored(self, name: FeedName, facts: Mapping[str, bytes]) -> None:
+        """Replace all facts of a feed by these, which were read from the disk."""
+        for _ in self.restoring(name, facts):
+            pass
 
-    Raises BadFact if the value is not a finite number.
-    """
-    if type(value) is not int and type(value) is not float:
-        raise BadFact("expected a number in a fact")
-    if type(value) is float and not math.isfinite(value):
-        raise BadFact("expected a finite number in a fact")
-    return float(min(max(value, least), most))
+    def restoring(self, name: FeedName, facts: Mapping[str, bytes]) -> Iterator[None]:
+        """Replace all facts of a feed by these, in steps between which other tasks run."""
+        return self.steps(name, EntryVerdict(EntryOutcome.NEWS, changed=facts, fresh=True))
 
+    def dropped(self, author: PeerId) -> None:
+        """Remove all facts of an author whose feeds are no longer stored."""
+        self.hide(author, KINDS)
 
-def read_text(value: object, most: int) -> str:
-    """Return text that is safe to print on a terminal.
+    def hide(self, author: PeerId, kinds: Container[str]) -> None:
+        """Remove all facts of an author's feeds of these kinds."""
+        for kind, part in all_parts():
+            if kind in kinds and (view := self._by_kind.get(kind)) is not None:
+                view.forgotten(FeedName(author, kind, part))
+        self._tell(author)
 
-    Raises BadFact if the value is not printable text of at most `most` bytes.
-    """
-    if type(value) is not str or not value.isprintable() or len(value.encode()) > most:
-        raise BadFact(f"expected printable text of at most {most} bytes in a fact")
-    return value
+    def takes(self, name: FeedName, key: str, value: Mapping[str, object]) -> bool:
+        """Return whether the view of the feed's kind would accept this fact."""
+        view = self._by_kind.get(name.kind)
+        return view is not None and view.takes(name, key, value)
 
+    def _tell(self, author: PeerId) -> None:
+        for told in self.on_change:
+            told(author)
 
-def read_bytes(value: object, most: int) -> bytes:
-    """Return a byte string. Raises BadFact if the value is not one of at most `most` bytes."""
-    if type(value) is not bytes or len(value) > most:
-        raise BadFact(f"expected at most {most} bytes in a fact")
-    return value
-
-
-def read_root(value: object) -> str:
-    """Return 64 hex digits, which identify a model or a job.
-
-    Raises BadFact if the value is anything else.
-    """
-    if type(value) is not str or not _ROOT.fullmatch(value):
-        raise BadFact("expected 64 hex digits in a fact")
-    return value
-
-
-def read_peer(value: object) -> PeerId:
-    """Return a peer id. Raises BadFact if the value does not have the form of a peer id.
-
-    The key in the peer id is not decoded and checked, because the id is only compared with others.
-    """
-    if type(value) is not str or not _PEER.fullmatch(value):
-        raise BadFact("expected a peer id in a fact")
-    return PeerId(value)
-
-
-def read_each(value: object, most: int, read: Callable[[object], T]) -> tuple[T, ...]:
-    """Return a list's items, each converted by `read`.
-
-    Raises BadFact if the value is not a list of at most `most` items, or if `read` refuses an item.
-    """
-    if type(value) is not list or len(value) > most:
-        raise BadFact(f"expected a list of at most {most} items in a fact")
-    return tuple(read(item) for item in value)
+    def _read(self, value: bytes) -> Mapping[str, object] | None:
+        try:
+            return read_fields(value)
+        except BadFact:
+            self._unreadable += 1
+            return None

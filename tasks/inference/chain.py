@@ -160,7 +160,8 @@ class Chains:
     ) -> bool:
         """Open a standby for the stage at a place. Return whether it is ready.
 
-        It gets no names: its state stems from another stage, so nobody else may use it.
+        Its blocks get no names, because its state is a copy from another stage: no other session
+        may use them.
         """
         stages = (*run.peers[:place], hop.peer, *run.peers[place + 1 :])
         order = self._order(run, place, model, sampling)

@@ -186,8 +186,8 @@ class Choice:
         """Ask some stages for their load, all at once, if there is a choice between chains. Return
         the best chain for a session by what they said, or None if linked members form none.
 
-        Nobody is asked if the best chain is this node alone and has no work: the question would
-        only delay the answer. Waits for PROBE_TIMEOUT at most. Raises Overloaded if the best chain
+        Asks no stage if the best chain is this node alone and has no work: the question would only
+        delay the answer. Waits for PROBE_TIMEOUT at most. Raises Overloaded if the best chain
         has no room, or not enough time, for too long.
         """
         members = self._members(without)

@@ -96,8 +96,8 @@ class Apart:
 class GenerateRequest:
     """A client's request, with either `prompt` or `messages`.
 
-    If `raw`, the chat template is skipped. A request for a job has a `turn`: when the turn is over,
-    the request closes its chain, and in the next turn it continues after the last token. If
+    If `raw`, the chat template is skipped. A request for a job has a `turn`: when it ends, the
+    request closes its chain, and in the next turn it continues after the last token. If
     `logprobs`, the events carry each token with its probability, and the `top` most likely tokens
     at its place. `user` is a name for the user of
     this node, or "": stages get a tag in its place, by which they share this node's part of their

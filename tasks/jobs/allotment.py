@@ -30,7 +30,7 @@ class JobBlob:
 class Marker(NamedTuple):
     """Content of a blob's marker file.
 
-    It names the authors for whom the blob is stored. The second field is "kept" or "read"
+    It names the authors that the blob is stored for. The second field is "kept" or "read"
     (`JobBlob`), or missing if this node has made the blob itself.
     """
 

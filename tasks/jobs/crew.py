@@ -192,3 +192,9 @@ class Crew:
     def patience(self) -> float:
         """Return the seconds of silence after which other nodes may take over a member's jobs."""
         return self._patience
+
+
+def does_jobs(members: Members, peer: PeerId) -> bool:
+    """Return whether a member publishes that it does jobs."""
+    member = members.get(peer)
+    return member is not None and bool(member.jobs)

@@ -16,7 +16,7 @@ from msgspec import Meta, structs
 
 from ...state.defaults import CLAIM_KEPT_BYTES
 from ...state.errors import BadFact
-from ...state.views.view import read_fields
+from ...state.views.fields import read_fields
 from ...transport.decoding import decode, read, typed
 from ...transport.errors import Undecodable
 from ...transport.host.seam import Host

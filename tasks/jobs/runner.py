@@ -23,7 +23,6 @@ from .errors import BadSpec, Unsealable
 from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services, tokens_of
 from .kinds.rows import FileLine, check_some_output, error_fields, lines_of, output_line
 from .models import JobModels
-from .places import Places
 from .results import JobOutcome, KeptWork, failed
 from .sealing.seals import JobSeals, rows_of
 from .shelf import Shelves
@@ -45,6 +44,85 @@ class ReportProgress(Protocol):
     """Takes the progress of a job, and the name of a blob with the work so far (`KeptWork`)."""
 
     def __call__(self, step: int, kept: bytes = b"") -> None: ...
+
+
+class Runner(Protocol):
+    """Interface of the code that does jobs of one kind."""
+
+    kind: str
+    moves: bool
+    """Whether another node can continue the work from what a claim names as `kept`."""
+    run_time: float
+    """The most seconds of one try."""
+
+    def able(self, job: Job) -> bool:
+        """Return whether the job can be done on this node now."""
+        ...
+
+    def seconds(self, job: Job) -> float:
+        """Return how long this node will probably take for the job, without other work."""
+        ...
+
+    def longest(self, job: Job) -> float:
+        """Return the seconds that the job's longest part takes, which cannot be divided."""
+        ...
+
+    def measured(self, job: Job, predicted: float, took: float) -> None:
+        """Record that a job has taken `took` seconds, for which `predicted` were predicted."""
+        ...
+
+    async def proven(self, job: Job, claim: Claim) -> int:
+        """Return how much of the job the blob that a claim names contains, in steps.
+
+        Raises ShoalError if it cannot be fetched or read.
+        """
+        ...
+
+    async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
+        """Do the job and return its outcome. `progress` receives a number that grows with the work,
+        and names a blob with this work from time to time.
+
+        Raises ShoalError if a later try or another node might succeed.
+        """
+        ...
+
+
+class Places:
+    """Places for rows. A row is a task that holds a place (`limiter`) while it is computed."""
+
+    def __init__(self) -> None:
+        self._limit = float(defaults.FIRST_ROWS)
+        self._gate = trio.Lock()
+        self.limiter = trio.CapacityLimiter(defaults.FIRST_ROWS)
+
+    @property
+    def busy(self) -> int:
+        """Number of rows that are computed now."""
+        return int(self.limiter.borrowed_tokens)
+
+    @property
+    def free(self) -> int:
+        """Number of further rows that could be computed now."""
+        waiting = self.limiter.statistics().tasks_waiting
+        return max(0, int(self._limit) - self.busy - waiting)
+
+    async def begin(self) -> None:
+        """Wait until a row may begin: one after the other, so that the event loop of a node that
+        opens many sessions answers its user's requests meanwhile."""
+        async with self._gate:
+            await trio.sleep(defaults.ROW_PAUSE)
+
+    def had_room(self) -> None:
+        """Record that a row was computed without a refusal."""
+        self._set(self._limit + 1.0)
+
+    def had_no_room(self) -> None:
+        """Record that a stage has refused a row because of what else it computes."""
+        self._set(min(self._limit, self.busy) * 0.75)
+
+    def _set(self, limit: float) -> None:
+        self._limit = min(max(limit, 1.0), float(defaults.ROWS_AT_ONCE))
+        self.limiter.total_tokens = int(self._limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,17 +54,17 @@ class Shelves(Protocol):
         a peer asks for it."""
         ...
 
-    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+    async def pin(self, roots: Iterable[str], author: str, *, for_peer: bool) -> None:
         """Keep blobs that were read, so that nothing evicts them.
 
-        If a peer has `asked` for that, raises JobsDiskFull if there is no room for them, and
-        ModelError `not-stored` if a part of one was evicted after it was read.
+        If that is done `for_peer`, which has asked for it, raises JobsDiskFull if there is no room
+        for them, and ModelError `not-stored` if a part of one was evicted after it was read.
         """
         ...
 
-    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
+    async def read(self, part: BlobPart, author: str, *, for_peer: bool = False) -> bytes:
         """Return a part of a blob. Its missing chunks are fetched, and stay until the space is
-        needed. `asked` is True if a peer has asked for that.
+        needed. `for_peer` says that a peer has asked for it.
 
         Raises the errors of `get`.
         """
@@ -94,7 +94,7 @@ class Shelves(Protocol):
 
 
 class DiskLimit(Protocol):
-    """The part of a `Quota` that the shelf uses."""
+    """The part of a `Quota` that the shelf uses. `asked` says that this node's owner asked."""
 
     async def evict_for(self, needed: int, *, asked: bool = False) -> object: ...
     async def part(self, share: float) -> int: ...
@@ -188,10 +188,10 @@ class Shelf(Shelves):
 
     async def keep(self, root: str, size: int, author: str) -> None:
         with self._allotment.using(root):
-            tree = await self._kept_tree(root, size, author, asked=True)
+            tree = await self._kept_tree(root, size, author, for_peer=True)
             try:
-                await self._fetch(tree, tree.leaves, author, asked=True, kept=True)
-                await self.pin([root], author, asked=True)
+                await self._fetch(tree, tree.leaves, author, for_peer=True, kept=True)
+                await self.pin([root], author, for_peer=True)
             except BaseException:
                 with trio.CancelScope(shield=True):
                     await self._give_back(root)
@@ -204,12 +204,12 @@ class Shelf(Shelves):
         if blob is not None and not blob.kept and self._allotment.users(root) == 1:
             await self.drop(root)
 
-    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
+    async def read(self, part: BlobPart, author: str, *, for_peer: bool = False) -> bytes:
         with self._allotment.using(part.root):
-            tree = await self._kept_tree(part.root, part.size, author, asked=asked)
+            tree = await self._kept_tree(part.root, part.size, author, for_peer=for_peer)
             first = part.start // CHUNK
             leaves = tree.leaves[first : (part.stop - 1) // CHUNK + 1]
-            await self._fetch(tree, leaves, author, asked=asked)
+            await self._fetch(tree, leaves, author, for_peer=for_peer)
             data = await self._host.offload(self._read_chunks, leaves)
         return data[part.start - first * CHUNK : part.stop - first * CHUNK]
 
@@ -219,15 +219,15 @@ class Shelf(Shelves):
         leaves: Sequence[str],
         author: str,
         *,
-        asked: bool = False,
+        for_peer: bool = False,
         kept: bool = False,
     ) -> None:
         """Fetch chunks of a blob whose tree is here, if there is room for them, also for keeping
-        the blob if `kept`. `asked` is True if a peer asks for it.
+        the blob if `kept`. `for_peer` says that a peer has asked for it.
 
         Raises JobsDiskFull if blobs of other nodes' jobs have no room.
         """
-        own = author == self._own and not asked
+        own = author == self._own and not for_peer
         blob = self._allotment.blobs.get(tree.root)
         if blob is not None and not own:
             async with self._admitting:
@@ -295,10 +295,10 @@ class Shelf(Shelves):
             new = [size for r, size in sizes.items() if r not in blobs or not blobs[r].kept]
             self._allotment.check_kept(sum(new), part, author)
 
-    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+    async def pin(self, roots: Iterable[str], author: str, *, for_peer: bool) -> None:
         async with self._admitting:
             await self._load()
-            if asked:
+            if for_peer:
                 await self._check_pin(roots, author)
             for root in sorted(roots):
                 blob = self._allotment.blobs.get(root)
@@ -333,7 +333,9 @@ class Shelf(Shelves):
     def _read_chunks(self, leaves: Sequence[str]) -> bytes:
         return b"".join(map(self._library.store.get, leaves))
 
-    async def _kept_tree(self, root: str, size: int, author: str, *, asked: bool = False) -> Tree:
+    async def _kept_tree(
+        self, root: str, size: int, author: str, *, for_peer: bool = False
+    ) -> Tree:
         """Fetch a blob's tree, and mark the blob as one of an author's jobs unless it was here
         before.
 
@@ -341,7 +343,7 @@ class Shelf(Shelves):
         """
         async with self._one:
             here = root in self._library.blobs.roots()
-        own = author == self._own and not asked
+        own = author == self._own and not for_peer
         async with self._admitting:
             await self._load()
             if not here and not own:

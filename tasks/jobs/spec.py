@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from ...state import defaults as state_defaults
 from ...state.errors import BadFact
-from ...state.views.view import read_fields
+from ...state.views.fields import read_fields
 from ...transport.decoding import typed
 from ...transport.errors import Undecodable
 from ...transport.message import Message as Declared

@@ -19,7 +19,7 @@ from .spec import JobSpec, read_spec
 class NewJob:
     """A job to submit, with the spec and the number of rows of each piece.
 
-    `nonce` is the beginning of the pieces' nonces, from `Desk.nonce`, or b"" if the desk makes one.
+    `nonce` is the beginning of the pieces' nonces, from `Submitter.nonce`, or b"" for a new one.
     """
 
     kind: str
@@ -63,7 +63,7 @@ def figures_of(kind: str, pieces: Sequence[bytes]) -> Fields:
     return known.sum_up([row for row in rows if "error" not in row])
 
 
-def asked(job: Job, spec: JobSpec) -> str:
+def first_text(job: Job, spec: JobSpec) -> str:
     """Return the text of the only row of a job, or the beginning of the first of several."""
     kind = KINDS.get(job.kind)
     if kind is None or job.parts * job.rows > 1 or spec.blob is not None:

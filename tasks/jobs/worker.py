@@ -6,80 +6,37 @@ claims as many pieces as it will do in about PIECE_TIME, and no more while it ha
 requests. Spec: docs/spec/jobs.md.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 
 from ...dht.errors import NotEnoughDisk
 from ...state import defaults as state_defaults
 from ...state.errors import FeedFull
-from ...state.feeds.kinds import KINDS
-from ...state.views.jobs import CLAIMS, Claim, Job, JobStanding, claim_fact
-from ...state.views.members import JOBS, Member, Members, jobs_fact
+from ...state.views.jobs import Claim, Job, JobStanding
+from ...state.views.members import JOBS, Member, jobs_fact
 from ...state.views.view import ViewWatch
 from ...transport.errors import ShoalError
 from ...transport.identity import PeerId
 from . import defaults
 from .claimant import Claimant
-from .crew import Crew, WorkTerms
+from .claims import OwnClaims
+from .crew import Crew, WorkTerms, does_jobs
 from .desk import JobNode
-from .errors import BadOutcome
 from .fairness import FairQueue
-from .results import JobOutcome, failed, pack_outcome, read_outcome
-from .runner import MOVED, NOT_NOW, ReportProgress
+from .results import JobOutcome, failed, pack_outcome
+from .runner import MOVED, NOT_NOW, Runner
 from .sealing.seals import JobSeals
 from .shelf import Shelves
 
 Item = TypeVar("Item")
 Replicate = Callable[[str, str, int], Awaitable[bool]]
 """(job, root of a blob, its bytes): has another node keep the blob. Returns whether one does."""
-ROOM = KINDS[CLAIMS].live_bytes  # space in bytes for all claims of this node
-
-
-class Runner(Protocol):
-    """Interface of the code that does jobs of one kind."""
-
-    kind: str
-    moves: bool
-    """Whether another node can continue the work from what a claim names as `kept`."""
-    run_time: float
-    """The most seconds of one try."""
-
-    def able(self, job: Job) -> bool:
-        """Return whether the job can be done on this node now."""
-        ...
-
-    def seconds(self, job: Job) -> float:
-        """Return how long this node will probably take for the job, without other work."""
-        ...
-
-    def longest(self, job: Job) -> float:
-        """Return the seconds that the job's longest part takes, which cannot be divided."""
-        ...
-
-    def measured(self, job: Job, predicted: float, took: float) -> None:
-        """Record that a job has taken `took` seconds, for which `predicted` were predicted."""
-        ...
-
-    async def proven(self, job: Job, claim: Claim) -> int:
-        """Return how much of the job the blob that a claim names contains, in steps.
-
-        Raises ShoalError if it cannot be fetched or read.
-        """
-        ...
-
-    async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
-        """Do the job and return its outcome. `progress` receives a number that grows with the work,
-        and names a blob with this work from time to time.
-
-        Raises ShoalError if a later try or another node might succeed.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -133,7 +90,8 @@ class Worker:
         self._replicate = replicate
         self._seals = seals
         self._terms = terms
-        self._runners = runners
+        self.runners = runners
+        """What does each kind of job on this node."""
         self._shelf = shelf
         self._live = live
         self._jobs = node.state.views.jobs
@@ -146,14 +104,13 @@ class Worker:
             willing=self._willing,
             silent=self.crew.silent,
             patience=self.crew.patience,
-            work=lambda job: self._runners[job.kind].seconds(job),
+            work=lambda job: self.runners[job.kind].seconds(job),
             queue=FairQueue(weight),
             guard=self._handling,
         )
         self._work: dict[str, _Work] = {}
         self._failures: OrderedDict[str, int] = OrderedDict()
-        # By author of jobs: the bytes that these jobs take in this node's claims.
-        self._spent: Counter[PeerId] = Counter()
+        self._claims = OwnClaims(node.state, node.peer, shelf, health)
         self._leaving = False
         self._ended = trio.Event()  # set when a job ends; then replaced
         self._since = 0.0  # time since when the work that is measured was done
@@ -181,7 +138,7 @@ class Worker:
     async def run(self) -> None:
         """Do jobs until cancelled."""
         jobs, members = self._jobs.watch(), self._state.views.members.watch()
-        await self._begin()
+        await self.begin()
         async with trio.open_nursery() as nursery:
             repeat = partial(self._guard.start_repeated, nursery)
             repeat("changes of jobs", self._watch_jobs, jobs)
@@ -206,7 +163,7 @@ class Worker:
             self._state.set("member", JOBS, None)
         for work in list(self._work.values()):
             work.scope.cancel()
-        moving = any(self._runners[work.job.kind].moves for work in self._work.values())
+        moving = any(self.runners[work.job.kind].moves for work in self._work.values())
         most = defaults.MOVE_TIME if moving else defaults.LEAVE_TIME
         with trio.move_on_after(most):
             while does_jobs(members, self._own) or any(  # noqa: ASYNC110  the views tell tasks
@@ -218,11 +175,12 @@ class Worker:
 
     def _is_open(self, job: str) -> bool:
         """Return whether this node has a claim without a result on the job."""
-        claim = self._claimed(job)
+        claim = self._claims.on(job)
         return claim is not None and not (claim.done or claim.left)
 
-    async def _begin(self) -> None:
-        """Wait until the claims of earlier runs are known, and process them."""
+    async def begin(self) -> None:
+        """Wait until the claims of earlier runs are known, and process them. `run` begins with
+        this."""
         await self._state.shown.wait()
         await in_turns(self.crew.known(), self._notice_member)
         await in_turns(self._claimant.known(), self._notice)
@@ -237,7 +195,7 @@ class Worker:
         does = not self._leaving and self._terms.ready()
         if says != does:
             with suppress(FeedFull):
-                self._state.set("member", JOBS, jobs_fact(sorted(self._runners)) if does else None)
+                self._state.set("member", JOBS, jobs_fact(sorted(self.runners)) if does else None)
         return says and does
 
     # Changes by other nodes.
@@ -281,7 +239,7 @@ class Worker:
                 return
             if (work := self._work.get(job)) is not None:
                 work.scope.cancel()
-            self._take_back(job)
+            self._claims.withdraw(job)
 
     def _handling(self, job: str) -> AbstractContextManager[None]:
         """Return the guard of a block that decides about a job, before it has begun."""
@@ -298,15 +256,11 @@ class Worker:
     # Jobs in progress.
 
     def _willing(self, job: Job) -> bool:
-        """Return whether this node accepts a job and can do it now.
-
-        The claims on one author's jobs may take at most as much space as is still free.
-        """
-        runner = self._runners.get(job.kind)
-        left = ROOM - self._spent.total() - defaults.CLAIM_BYTES - defaults.INLINE_BYTES
-        if runner is None or self._spent[job.author] > left or not self._terms.accepts(job.author):
+        """Return whether this node accepts a job and can do it now."""
+        runner = self.runners.get(job.kind)
+        if runner is None or not self._claims.has_room(job.author):
             return False
-        return runner.able(job)
+        return self._terms.accepts(job.author) and runner.able(job)
 
     def _begin_some(self, nursery: trio.Nursery) -> bool:
         """Begin the next jobs, as long as this node has work for less than PIECE_TIME. Return
@@ -314,7 +268,7 @@ class Worker:
         begun = False
         if self._left >= defaults.PIECE_TIME / 2:
             return False
-        self._weigh()
+        self._claims.weigh()
         while len(self._work) < defaults.PIECES_AT_ONCE and self._left < defaults.PIECE_TIME:
             work = self._next()
             if work is None:
@@ -343,7 +297,7 @@ class Worker:
 
     def _planned(self, job: Job) -> _Work:
         """Return the work on a job that the claimant has begun, with the time that it will take."""
-        runner = self._runners[job.kind]
+        runner = self.runners[job.kind]
         seconds = runner.seconds(job)
         claim = self._claimant.expect(job.id, max(self._left + seconds, runner.longest(job)))
         return _Work(job, claim, seconds, self._claimant.hedges(job.id), shown=self._host.now())
@@ -365,14 +319,6 @@ class Worker:
         with trio.move_on_after(seconds):
             await ended.wait()
 
-    def _weigh(self) -> None:
-        """Compute the bytes that the jobs of each author take in this node's claims."""
-        self._spent = Counter()
-        for claim in self._jobs.claims_by(self._own):
-            standing = self._jobs.get(claim.job)
-            author = standing.job.author if standing and standing.job else _NOBODY
-            self._spent[author] += defaults.CLAIM_BYTES + len(claim.result)
-
     async def _do(self, work: _Work) -> None:
         """Claim a job, run it, and write its result into the claim."""
         doubted = self._claimant.doubted(work.job.id)
@@ -380,7 +326,7 @@ class Worker:
             return
         if not work.hedge:
             await self._claim(work)
-        if not work.hedge and self._claimed(work.job.id) is None:
+        if not work.hedge and self._claims.on(work.job.id) is None:
             return
         outcome = await self._outcome(work)
         if outcome is None:
@@ -396,7 +342,7 @@ class Worker:
         claimant."""
         step = 0
         try:
-            step = await self._runners[work.job.kind].proven(work.job, claim)
+            step = await self.runners[work.job.kind].proven(work.job, claim)
         except NotEnoughDisk:
             step = claim.step  # this node cannot do the job either
         except ShoalError:
@@ -405,9 +351,9 @@ class Worker:
 
     async def _claim(self, work: _Work) -> None:
         """Write the claim on a job, and wait until it is on disk."""
-        if not self._write(work.claim):
+        if not self._claims.write(work.claim):
             return
-        while self._claimed(work.job.id) is None:  # noqa: ASYNC110  the view tells tasks
+        while self._claims.on(work.job.id) is None:  # noqa: ASYNC110  the view tells tasks
             await trio.sleep(defaults.PAUSE / 5)
         if next(self.crew.shares.heirs(work.job.id), self._own) != self._own:
             await trio.sleep(defaults.HESITATION)
@@ -447,10 +393,10 @@ class Worker:
                 work.shown = now
                 work.claim = self._claimant.step(work.job.id, step, kept or work.claim.kept)
                 if not work.hedge:
-                    self._write(work.claim)
+                    self._claims.write(work.claim)
 
         await self._terms.turn.come()
-        runner = self._runners[work.job.kind]
+        runner = self.runners[work.job.kind]
         with trio.move_on_after(runner.run_time):
             return await runner.run(work.job, progress)
         return failed("too-long", f"it took over {runner.run_time:g} s")
@@ -490,7 +436,7 @@ class Worker:
 
     def _finish(self, work: _Work, result: bytes) -> None:
         """Write the result into the claim. If that fails, leave the job to other nodes."""
-        if self._write(self._claimant.finish(work.job.id, result)):
+        if self._claims.write(self._claimant.finish(work.job.id, result)):
             self.done += 1
             self._measure(work)
             self._failures.pop(work.job.id, None)
@@ -502,7 +448,7 @@ class Worker:
         now = self._host.now()
         self._measured += work.seconds
         if now - self._since >= defaults.MEASURE_TIME or len(self._work) == 1:
-            self._runners[work.job.kind].measured(work.job, self._measured, now - self._since)
+            self.runners[work.job.kind].measured(work.job, self._measured, now - self._since)
             self._since, self._measured = now, 0.0
 
     def _give_up(self, work: _Work) -> None:
@@ -515,57 +461,23 @@ class Worker:
 
         A job that other nodes can continue is withdrawn with the name of what is stored of it.
         """
-        moves = self._runners[work.job.kind].moves and not work.hedge
+        moves = self.runners[work.job.kind].moves and not work.hedge
         left = self._claimant.leave(work.job.id) if moves else None
         self._claimant.give_up(work.job.id, self._host.now(), failed=work.failed)
-        if not work.hedge and not (left is not None and self._write(left)):
-            self._take_back(work.job.id)
-
-    # This node's claims.
-
-    def _claimed(self, job: str) -> Claim | None:
-        """Return this node's claim on a job, or None if there is none."""
-        return self._jobs.claim_by(self._own, job)
-
-    def _write(self, claim: Claim) -> bool:
-        """Write a claim into the feed. Return False if the feed is full."""
-        try:
-            self._state.set(CLAIMS, claim.job, claim_fact(claim))
-        except FeedFull as full:
-            self._health(f"cannot claim a job: {full.message}")
-            return False
-        return True
-
-    def _take_back(self, job: str) -> None:
-        """Remove this node's claim on a job from the feed."""
-        if self._claimed(job) is None and self._state.get(CLAIMS, job) is None:
-            return
-        with suppress(FeedFull):  # if the feed has forked, its entries are ignored anyway
-            self._state.set(CLAIMS, job, None)
+        if not work.hedge and not (left is not None and self._claims.write(left)):
+            self._claims.withdraw(work.job.id)
 
     async def _tidy(self) -> None:
         """Periodically remove outdated claims and their blobs, earlier if the space for claims is
         scarce."""
-        claims = list(self._jobs.claims_by(self._own))
-        results = {self._blob(claim) for claim in claims} | {c.kept[:32].hex() for c in claims}
-        await self._shelf.tidy(results)
+        await self._claims.tidy_blobs()
         while True:
             await trio.sleep(defaults.TIDY)
-            self._weigh()
-            pressed = self._spent.total() > ROOM / 2
-            kept = defaults.PRESSED_KEPT if pressed else state_defaults.CLAIM_KEPT
+            self._claims.weigh()
+            scarce = self._claims.is_scarce
+            kept = defaults.PRESSED_KEPT if scarce else state_defaults.CLAIM_KEPT
             for job in self._claimant.outdated(self._host.now(), kept=kept):
-                claim = self._claimed(job)
-                self._take_back(job)
-                if claim is not None and (root := self._blob(claim)):
-                    await self._shelf.drop(root)
-
-    @staticmethod
-    def _blob(claim: Claim) -> str:
-        """Return the root of the blob in a claim's result, or ""."""
-        with suppress(BadOutcome):
-            return read_outcome(claim.result).blob
-        return ""
+                await self._claims.remove(job)
 
 
 async def in_turns(items: Iterable[Item], do: Callable[[Item], object]) -> None:
@@ -575,13 +487,3 @@ async def in_turns(items: Iterable[Item], do: Callable[[Item], object]) -> None:
         do(item)
         if number % defaults.AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
-
-
-def does_jobs(members: Members, peer: PeerId) -> bool:
-    """Return whether a member publishes that it does jobs."""
-    member = members.get(peer)
-    return member is not None and bool(member.jobs)
-
-
-_NOBODY = PeerId("")
-"""Stands for the author of jobs that no longer exist."""

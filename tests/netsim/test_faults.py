@@ -86,7 +86,7 @@ def test_a_partition_parts_and_heals() -> None:
         assert swarm.world.network.interfere is None  # packets are not inspected any more
 
     swarm.run(main)
-    assert [(deed.what, deed.who) for deed in swarm.faults.timeline] == [
+    assert [(deed.what, deed.targets) for deed in swarm.faults.timeline] == [
         ("partition", ("a", "b", "c")),
         ("heal", ()),
     ]
@@ -150,7 +150,7 @@ def test_a_swizzle_clogs_a_part_and_ends() -> None:
 
         swarm.run(main)
         clogs = [deed for deed in swarm.faults.timeline if deed.what == "clog"]
-        assert [deed.who[0] for deed in clogs] == chosen[-1]
+        assert [deed.targets[0] for deed in clogs] == chosen[-1]
         assert [deed.time for deed in clogs] == sorted(deed.time for deed in clogs)
         ends = [deed.time + float(deed.detail.split()[0]) for deed in clogs]
         assert max(ends) == pytest.approx(10.1) and len(set(ends)) == len(ends)

@@ -45,7 +45,7 @@ def test_a_bug_ends_the_peer_s_connection_and_is_reported(error: Exception) -> N
     with guard.around("peer", lambda: ended.append("pipe")):
         raise error
     assert ended == ["pipe", "peer"]
-    assert [(each.who, each.error) for each in mishaps] == [("peer", type(error).__name__)]
+    assert [(each.subject, each.error) for each in mishaps] == [("peer", type(error).__name__)]
 
 
 @pytest.mark.parametrize("error", OWN, ids=lambda error: type(error).__name__)
@@ -164,7 +164,7 @@ def test_reports_contain_no_text_of_a_peer() -> None:
     guard, mishaps, _ = guarded()
     with guard.around("\x1b[2J\u202e" + "x" * 100):
         raise RuntimeError("a prompt")
-    assert "\x1b" not in mishaps[0].who and len(mishaps[0].who) <= 64
+    assert "\x1b" not in mishaps[0].subject and len(mishaps[0].subject) <= 64
     assert "prompt" not in str(mishaps[0])
 
 
@@ -186,7 +186,7 @@ async def test_a_loop_begins_again_after_longer_and_longer_pauses(autojump_clock
         guard.start_repeated(nursery, "members", loop, "name")
     pauses = [round(after - before) for before, after in pairwise(began)]
     assert began[0] == start and pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 302, 2, 4]
-    assert {(each.who, each.error) for each in mishaps} == {("members", "KeyError")}
+    assert {(each.subject, each.error) for each in mishaps} == {("members", "KeyError")}
     assert len(mishaps) == 14
 
 

@@ -35,4 +35,4 @@ async def test_tasks_are_guarded() -> None:
     async with trio.open_nursery() as nursery:
         with tasks.run_in(nursery):
             tasks.start("peer", fail, end=lambda: ended.append("peer"))
-    assert [each.who for each in told] == ended == ["peer"]
+    assert [each.subject for each in told] == ended == ["peer"]

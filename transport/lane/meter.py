@@ -26,12 +26,12 @@ _OWN: Final = (Flow.CONTROL, Flow.ACTIVATION, Flow.BULK)
 class Allowance:
     """Budget of one batch of frames, by priority. It also counts the bytes that are sent."""
 
-    def __init__(self, shaper: Shaper, who: "PathMeter") -> None:
-        """`who` identifies the path in the shaper's queues."""
+    def __init__(self, shaper: Shaper, waiter: "PathMeter") -> None:
+        """`waiter` identifies the path in the shaper's queues."""
         self.again_at = inf
         """Time at which to retry the classes that had no budget; infinite if all had some."""
         self._shaper = shaper
-        self._who = who
+        self._waiter = waiter
         # Remaining budget in bytes; None if the shaper was not asked in this batch.
         self._left: list[int | None] = [None] * FLOWS
         self._sent = [0] * FLOWS
@@ -62,9 +62,11 @@ class Allowance:
 
     def _ask(self, flow: Flow) -> int:
         now, shaper = self._now, self._shaper
-        left = self._left[flow] = shaper.room(TrafficDirection.UP, flow, self._who, now, self._most)
+        left = self._left[flow] = shaper.room(
+            TrafficDirection.UP, flow, self._waiter, now, self._most
+        )
         if not left:
-            at = max(shaper.next_at(TrafficDirection.UP, flow, self._who, now), now + LEAST_S)
+            at = max(shaper.next_at(TrafficDirection.UP, flow, self._waiter, now), now + LEAST_S)
             self.again_at = min(self.again_at, at)
         return left
 

@@ -105,24 +105,24 @@ class _WaitingWriters:
     def __init__(self) -> None:
         self._asked: dict[Hashable, float] = {}
 
-    def place(self, who: Hashable, now: float) -> int:
-        """Return how many writers are ahead of `who`."""
+    def place(self, waiter: Hashable, now: float) -> int:
+        """Return how many writers are ahead of `waiter`."""
         if not self._asked:
             return 0
         gone = [key for key, asked in self._asked.items() if asked < now - LATE_S]
         for key in gone:
             del self._asked[key]
         for place, key in enumerate(self._asked):
-            if key == who:
+            if key == waiter:
                 return place
         return len(self._asked)
 
-    def add(self, who: Hashable, until: float) -> None:
+    def add(self, waiter: Hashable, until: float) -> None:
         """Append a writer that was refused and that should retry at `until`."""
-        self._asked[who] = until
+        self._asked[waiter] = until
 
-    def remove(self, who: Hashable) -> None:
-        self._asked.pop(who, None)
+    def remove(self, waiter: Hashable) -> None:
+        self._asked.pop(waiter, None)
 
     @property
     def several(self) -> bool:
@@ -194,8 +194,8 @@ class _Side:
 
 
 class Shaper:
-    """Enforces the caps of a node on all its links. In all methods, `who` identifies the writer or
-    reader of one path."""
+    """Enforces the caps of a node on all its links. In all methods, `waiter` identifies the
+    writer or reader of one path."""
 
     def __init__(self, caps: Caps, now: float) -> None:
         self.change(caps, now)
@@ -208,7 +208,7 @@ class Shaper:
         self._sides = (_Side(caps.up, now), _Side(caps.down, now))
 
     def room(
-        self, direction: TrafficDirection, flow: Flow, who: Hashable, now: float, most: int
+        self, direction: TrafficDirection, flow: Flow, waiter: Hashable, now: float, most: int
     ) -> int:
         """Return how many bytes of a traffic class may pass now, at most `most`. If it returns 0,
         call `next_at` for the time at which to retry."""
@@ -216,12 +216,12 @@ class Shaper:
         mine = side.classes[flow]
         if mine.quantum == inf:
             return most
-        place = mine.waiting.place(who, now)
+        place = mine.waiting.place(waiter, now)
         tokens = side.tokens(flow, now) - place * mine.quantum
         if tokens < min(mine.quantum, most):
             side.refuse(flow, now)
             return 0
-        mine.waiting.remove(who)
+        mine.waiting.remove(waiter)
         return int(min(tokens, most, mine.quantum if mine.waiting.several else inf))
 
     def spend(self, direction: TrafficDirection, flow: Flow, size: int, now: float) -> None:
@@ -229,22 +229,24 @@ class Shaper:
         `room` allow less."""
         self._sides[direction].spend(flow, size, now)
 
-    def next_at(self, direction: TrafficDirection, flow: Flow, who: Hashable, now: float) -> float:
-        """Return the time at which `who` should retry. It keeps its place in the queue until
+    def next_at(
+        self, direction: TrafficDirection, flow: Flow, waiter: Hashable, now: float
+    ) -> float:
+        """Return the time at which `waiter` should retry. It keeps its place in the queue until
         shortly after that time."""
         side = self._sides[direction]
         mine = side.classes[flow]
         if mine.quantum == inf:
             return now
-        place = mine.waiting.place(who, now)
+        place = mine.waiting.place(waiter, now)
         at = side.when(flow, (place + 1) * mine.quantum, now)
         if at > now:
-            mine.waiting.add(who, at)
+            mine.waiting.add(waiter, at)
         return at
 
-    def leave(self, who: Hashable) -> None:
+    def leave(self, waiter: Hashable) -> None:
         """Remove a writer from the queues, because it has nothing more to send or its path has
         closed."""
         for side in self._sides:
             for each in side.classes:
-                each.waiting.remove(who)
+                each.waiting.remove(waiter)

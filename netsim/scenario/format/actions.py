@@ -18,7 +18,7 @@ Names = tuple[str, ...]  # words for hosts, as in the file: a host, a group or `
 class Partition:
     """Drop all packets between the groups. Hosts that are in no group still reach all hosts."""
 
-    groups: tuple[Names, ...] = knob(units.groups, says="who stays together")
+    groups: tuple[Names, ...] = knob(units.groups, says="the groups that stay together")
     oneway: bool = knob(units.switch, False, says="only the first group's packets are lost")
 
 
@@ -31,8 +31,8 @@ class Heal:
 class Loss:
     """Drop packets in one direction at random."""
 
-    origins: Names = knob(units.names, key="from", says="who sends")
-    receivers: Names = knob(units.names, key="to", says="who would receive")
+    origins: Names = knob(units.names, key="from", says="the senders")
+    receivers: Names = knob(units.names, key="to", says="the receivers of what is lost")
     share: float = knob(units.share, says="of the packets")
 
 
@@ -40,8 +40,8 @@ class Loss:
 class Delay:
     """Delay packets in one direction."""
 
-    origins: Names = knob(units.names, key="from", says="who sends")
-    receivers: Names = knob(units.names, key="to", says="who receives")
+    origins: Names = knob(units.names, key="from", says="the senders")
+    receivers: Names = knob(units.names, key="to", says="the receivers")
     by: float = knob(units.period, says="so much")
 
 

@@ -1,4 +1,4 @@
-"""Control socket operations on jobs and usage, and the views of jobs in their replies.
+"""Control socket operations that show jobs and usage, and the views of jobs in replies.
 
 Specified in docs/spec/control.md.
 """
@@ -9,22 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any
 
 import trio
 
-from ....dht.content.blobs import write_pieces
 from ....state.directory import Directory
 from ....state.service import State
 from ....state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
 from ....state.views.usage import UsageCount
 from ....tasks.jobs.desk import Desk
-from ....tasks.jobs.errors import BadOutcome, JobError
+from ....tasks.jobs.errors import BadOutcome
 from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.results import StoredResult, read_outcome
 from ....tasks.jobs.spec import JobSpec
-from ....tasks.jobs.wholes import asked, figures_of, joined
+from ....tasks.jobs.wholes import first_text, joined
 from ....tasks.sharing.desk import usage_root
 from ....tasks.sharing.offers import offers
 from ....tasks.usage.accounting import NO_ROOT
@@ -32,7 +29,6 @@ from ....transport.identity import PeerId
 from ....transport.shortid import BadId, meant
 from ... import defaults
 from ...daemon.base import Base
-from ...daemon.content import ContentParts
 from ...daemon.jobs import Working
 from ...errors import ControlError
 from .. import views
@@ -40,7 +36,6 @@ from ..messages import jobs as messages
 from ..messages.encoding import extended
 from ..server import Emit, Operation, operation
 from .standing import places
-from .submission import Submission
 
 SpecOf = Callable[[Job], JobSpec | None]
 """Returns the spec of a job, or None if it is invalid."""
@@ -51,34 +46,26 @@ _STATES = (*(state.value for state in KNOWN), FAILED)
 
 
 class JobOperations:
-    """Control socket operations on the jobs of one node, and on the usage that nodes report."""
+    """Control socket operations that show the jobs that one node knows, and the usage that nodes
+    report."""
 
     def __init__(
         self,
         base: Base,
         state: State,
         directory: Directory,
-        content: ContentParts,
         working: Working,
     ) -> None:
-        self._base = base
         self._own = base.identity.peer
         self._state = state
         self._directory = directory
         self._working = working
-        find_adapter = content.adapter_files.of_model
-        self._submission = Submission(base, content.names, working, find_adapter)
 
     def table(self) -> Mapping[str, Operation]:
         return dict(
             (
-                operation(messages.SubmitJobs, self.submit),
                 operation(messages.ListJobs, self.list),
                 operation(messages.ShowJob, self.show),
-                operation(messages.GetJobResult, self.result),
-                operation(messages.GetJobResults, self.results),
-                operation(messages.WriteJobOutput, self.output),
-                operation(messages.CancelJobs, self.cancel),
                 operation(messages.GetUsage, self.usage),
             )
         )
@@ -86,12 +73,6 @@ class JobOperations:
     @property
     def _desk(self) -> Desk:
         return self._working.desk
-
-    async def submit(self, ask: messages.SubmitJobs, _emit: Emit) -> messages.SubmittedJobs:
-        """Submit one job for each prompt, or one job with the rows of a file. Either all jobs are
-        submitted or none."""
-        self._base.refuse_when_stopping()
-        return await self._submission.submit(ask)
 
     async def list(self, ask: messages.ListJobs, _emit: Emit) -> messages.JobsPage:
         """List the known jobs and stored results of the swarm, or only those of this node.
@@ -207,113 +188,6 @@ class JobOperations:
             spec=spec_view(listed[0], self._desk.spec_of) if listed else None,
             claims=tuple(islice(claims, defaults.CLAIMS_SHOWN)),
         )
-
-    async def output(self, ask: messages.WriteJobOutput, emit: Emit) -> messages.WrittenJob:
-        """Write the output of one of this node's own jobs to a file, or wait until it is done."""
-        desk, job = self._desk, self._desk.find(ask.job)
-        while ask.until_done:
-            changed, count = desk.changed, desk.progress(job)
-            await emit(messages.RowsDone(count.rows_done, count.rows, count.rows_failed))
-            if count.complete:
-                break
-            with trio.move_on_after(defaults.JOBS_LOOK):
-                await changed.wait()
-            self._base.refuse_when_stopping()
-            if not desk.knows(job):
-                raise JobError(
-                    "unknown-job",
-                    f"job `{job[:16]}` was cancelled",
-                    hint="`shoal job list --mine` shows this node's",
-                )
-        count = desk.progress(job)
-        size, figures = 0, dict[str, Any]()
-        if ask.path is not None:
-            size, figures = await self._write(job, Path(ask.path))
-        return messages.WrittenJob(ask.path or "", size, count.rows, count.rows_failed, figures)
-
-    async def _write(self, job: str, path: Path) -> tuple[int, dict[str, Any]]:
-        """Write the output of a job to a file, piece after piece. Return its size in bytes, and its
-        figures.
-
-        Raises ModelError `unwritable` if the file cannot be written.
-        """
-        kind = self._desk.kind(job)
-        pieces = [piece async for piece in self._desk.output(job, wait=False)]
-        host = self._base.host
-        await host.offload(write_pieces, host, path, iter(pieces))
-        return sum(map(len, pieces)), await host.offload(figures_of, kind, pieces)
-
-    async def result(self, ask: messages.GetJobResult, _emit: Emit) -> messages.JobResult:
-        """Return the result of one of this node's own jobs. With `until_done`, wait until there is
-        one."""
-        job = self._desk.find(ask.job)
-        found = await self._desk.result(job, wait=ask.until_done)
-        view = result_view(found, self._own)
-        return extended(messages.JobResult, view, text=text_of(found))
-
-    async def results(self, ask: messages.GetJobResults, emit: Emit) -> messages.CountedResults:
-        """Emit the results of several of this node's own jobs as they arrive.
-
-        If the request names no jobs, all own jobs are meant. With `until_done`, this waits until
-        each job has a result.
-        """
-        desk = self._desk
-        await self._state.shown.wait()  # until then, own jobs of earlier runs are unknown
-        jobs = tuple(await desk.own()) if ask.jobs is None else ask.jobs
-        self._base.refuse_when_stopping()
-        await emit(messages.ExpectedJobs(jobs))
-        waiting, total, failed = dict.fromkeys(jobs), len(dict.fromkeys(jobs)), 0
-        while waiting:
-            changed, before = desk.changed, len(waiting)
-            for job in tuple(waiting):
-                record = await self._record(job, wait=ask.until_done)
-                if record is not None:
-                    del waiting[job]
-                    failed += record.error is not None
-                    await emit(messages.ArrivedResult(record))
-            if len(waiting) < before:
-                await emit(messages.JobProgress(total - len(waiting), failed))
-            if waiting:
-                with trio.move_on_after(defaults.JOBS_LOOK):
-                    await changed.wait()
-                self._base.refuse_when_stopping()
-        return messages.CountedResults(total, failed)
-
-    async def _record(
-        self, job: str, *, wait: bool
-    ) -> messages.JobRecord | messages.LackingRecord | None:
-        """Return the result of a job and mark it as read.
-
-        If there is no result, return a record that says so, or None if `wait` is set and the job
-        may still get one.
-        """
-        if not self._desk.knows(job):
-            return lacking_record(job, None, "unknown-job", "this node has no such job")
-        if self._desk.progress(job).complete:
-            try:
-                return record_of(await self._desk.result(job, wait=False), self._own)
-            except JobError as error:
-                return lacking_record(job, None, error.code, error.message)
-        if wait:
-            return None
-        standing = self._state.views.jobs.get(job)
-        own = None if standing is None else standing.job
-        spec = None if own is None else spec_view(own, self._desk.spec_of)
-        return lacking_record(job, spec, "not-done", "there is no result yet")
-
-    async def cancel(
-        self, ask: messages.CancelJobs, _emit: Emit
-    ) -> messages.CancelledJob | messages.CancelledJobs:
-        """Cancel one of this node's own jobs and delete its result. With `all`, cancel every own
-        job that has no result yet."""
-        desk = self._desk
-        if ask.all:
-            return messages.CancelledJobs(tuple(await desk.cancel_unfinished()), len(desk.results))
-        if ask.job is None:
-            raise ControlError("bad-request", "expected `job`, or `all`")
-        job = desk.find(ask.job)
-        await desk.cancel(job)
-        return messages.CancelledJob(job)
 
     def _find(self, start: str) -> str:
         """Return the id of the job that begins with `start`. Own jobs are searched first, then
@@ -445,7 +319,7 @@ def spec_view(job: Job, spec_of: SpecOf) -> messages.SpecView | None:
         root=spec.root,
         model=spec.name,
         abstract=spec.abstract,
-        prompt=asked(job, spec),
+        prompt=first_text(job, spec),
         raw=spec.options.raw,
         max_tokens=spec.options.max_tokens,
         temperature=how.temperature,

@@ -115,7 +115,7 @@ class Opening:
                 await self._close(run)
 
     async def give_way(self, talk: Talk) -> None:
-        """If the request's turn is over, close its chain and wait for the next turn. Then open a
+        """If the request's turn has ended, close its chain and wait for the next turn. Then open a
         chain if none is open.
 
         Only requests for jobs have turns: interactive requests have priority over them.

@@ -150,10 +150,10 @@ def late_stages(
 ) -> Collection[PeerId]:
     """Return the stages to replace after `silence` seconds, by their answers.
 
-    Those that did not answer come first, and those that no longer hear a neighbour. Then it is the
-    first one that computes for this session alone. A stage that says that it computes for others,
-    which may be a lie, has WATCH_PATIENCE more seconds. So has a stage that does not send the next
-    one what it lacks.
+    These are the stages that did not answer and those that no longer hear a neighbour. If there are
+    none, it is the first stage that computes for this session alone. A stage that says that it
+    computes for other sessions may lie, so it has WATCH_PATIENCE more seconds and no longer. So has
+    a stage that does not send the next stage what that one lacks.
     """
     if silence < run.pace.deadline:
         return ()

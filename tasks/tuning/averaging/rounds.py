@@ -136,10 +136,10 @@ class Rounds:
             self._here.add(peer)
 
     def left(self, peer: PeerId) -> None:
-        """Take in that a peer takes part no longer. No round waits for it.
+        """Record that a peer no longer takes part. No round waits for it.
 
-        What it has signed counts as before, and so does it where most peers are counted: else peers
-        that sign and leave would be most of those that stay.
+        Its signatures still count, and majorities still count it as a peer. Otherwise peers that
+        sign and leave could be a majority of those that stay.
         """
         self._here.discard(peer)
         if len(self._left) < 4 * MAX_PEERS:

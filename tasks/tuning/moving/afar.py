@@ -24,6 +24,7 @@ from ...jobs.keepers import Keepers
 from ...jobs.results import JobOutcome, KeptWork
 from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
+from ...jobs.submitting import Submitter
 from ..trainer.curve import Point
 from ..trainer.defaults import RETRY
 from ..trainer.errors import TuningError
@@ -48,6 +49,7 @@ class Bureau:
     """The parts of a node that its fine-tunings elsewhere use."""
 
     desk: Desk
+    submitter: Submitter
     shelf: Shelves
     keepers: Keepers
     standby: TrainerStandby
@@ -64,6 +66,7 @@ class Afar:
         self._own = node.peer
         self._jobs = node.state.views.jobs
         self._desk = bureau.desk
+        self._submitter = bureau.submitter
         self._shelf = bureau.shelf
         self._keepers = bureau.keepers
         self._standby = bureau.standby
@@ -78,7 +81,7 @@ class Afar:
         Raises TuningError `data-too-large`, JobError if the job cannot be stored, ModelError if the
         disk refuses the rows, and for a sealed one the errors of `JobSeals.newest`.
         """
-        draft = self._desk.drafted(defaults.KIND)
+        draft = self._submitter.drafted(defaults.KIND)
         secret = self._seals.newest() if errand.sealed else None
         data = await self._host.offload(self._read, errand.rows)
         if secret is not None:
@@ -103,7 +106,7 @@ class Afar:
             spec = sealed_tuning(spec, draft[0], self._seals, secret)
         packed = pack_tuning(spec)
         read_tuning(packed)
-        job = await self._desk.submit_packed(draft, packed, lease=job_defaults.LEASE)
+        job = await self._submitter.submit_packed(draft, packed, lease=job_defaults.LEASE)
         if begun is not None:
             await self._vault.hold(job, begun, self._own)
             await self._vault.forget(f"start {errand.data}")

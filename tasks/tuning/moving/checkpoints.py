@@ -105,12 +105,12 @@ class Checkpoints:
         """
         known = await self.known(job)
         whole = self._vault.whole
-        loaded = await self._vault.load(kept, known.terms, asked=True)
+        loaded = await self._vault.load(kept, known.terms, for_peer=True)
         await self.rows(job, known.spec)
         if self._vault.whole > whole:
             self._vault.whole += known.spec.rows.size
-        await self._shelf.pin([known.spec.rows.root], job.author, asked=True)
-        await self._vault.hold(job.id, loaded.saved, job.author, asked=True)
+        await self._shelf.pin([known.spec.rows.root], job.author, for_peer=True)
+        await self._vault.hold(job.id, loaded.saved, job.author, for_peer=True)
         return loaded.saved
 
     async def newest(self, job: Job, known: CheckedTuning) -> LoadedCheckpoint | None:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from ....state import defaults as state_defaults
 from ....state.errors import BadFact
+from ....state.views.fields import read_fields
 from ....state.views.jobs import Job
-from ....state.views.view import read_fields
 from ....transport.decoding import decode, typed
 from ....transport.errors import Undecodable
 from ....transport.message import Message, Root, Row, check_text, pack

@@ -141,7 +141,7 @@ class Vault:
     async def save(
         self, job: str, terms: CheckpointTerms, learned: Learned, points: Sequence[Point]
     ) -> Saved:
-        """Store a checkpoint, and delete what the one before it has alone.
+        """Store a checkpoint, and delete the parts of the previous one that this one does not use.
 
         Raises ModelError if the disk is full or fails.
         """
@@ -179,9 +179,11 @@ class Vault:
         root = await self._shelf.put(data, terms.author, announced=announced)
         return SizedBlob(root, len(data))
 
-    async def _read(self, part: SizedBlob, terms: CheckpointTerms, *, asked: bool = False) -> bytes:
+    async def _read(
+        self, part: SizedBlob, terms: CheckpointTerms, *, for_peer: bool = False
+    ) -> bytes:
         """Return the content of a part. Raises BadState if it cannot be opened."""
-        data = await self._shelf.read(part.whole, terms.author, asked=asked)
+        data = await self._shelf.read(part.whole, terms.author, for_peer=for_peer)
         if terms.seal is None:
             return data
         try:
@@ -189,13 +191,13 @@ class Vault:
         except Unsealable as error:
             raise BadState(error.message) from None
 
-    async def hold(self, job: str, saved: Saved, author: str, *, asked: bool = False) -> None:
+    async def hold(self, job: str, saved: Saved, author: str, *, for_peer: bool = False) -> None:
         """Let a checkpoint be the latest of a job. Delete what nothing else here needs.
 
-        If a peer has `asked` for that, raises JobsDiskFull if there is no room to keep it, and
-        ModelError if a part of it was evicted meanwhile.
+        If that is done `for_peer`, which has asked for it, raises JobsDiskFull if there is no room
+        to keep it, and ModelError if a part of it was evicted meanwhile.
         """
-        await self._shelf.pin(saved.roots, author, asked=asked)
+        await self._shelf.pin(saved.roots, author, for_peer=for_peer)
         before = self._latest.get(job)
         self._latest[job] = saved
         if before is not None:
@@ -213,24 +215,24 @@ class Vault:
             await self._shelf.drop(root)
 
     async def load(
-        self, kept: KeptWork, terms: CheckpointTerms, *, asked: bool = False
+        self, kept: KeptWork, terms: CheckpointTerms, *, for_peer: bool = False
     ) -> LoadedCheckpoint:
-        """Return a checkpoint whose missing parts are fetched from any node that has them. `asked`
-        is True if a peer asks this node to keep it.
+        """Return a checkpoint whose missing parts are fetched from any node that has them.
+        `for_peer` says that a peer has asked this node to keep it.
 
         Raises BadState if it does not fit the fine-tuning or has impossible values, and ModelError
         or BadOutcome if a part cannot be fetched. A checkpoint with impossible values is deleted.
         """
         before = self._shelf.fetched
-        found, wanted = await self._manifest(kept, terms, asked=asked)
+        found, wanted = await self._manifest(kept, terms, for_peer=for_peer)
         parts = [found.tensors, found.first, found.second, *found.curve]
         parts += [] if found.best is None else [found.best]
         roots = frozenset({kept.root, *(part.root for part in parts)})
-        if asked:
+        if for_peer:
             sizes = {kept.root: kept.size, **{part.root: part.size for part in parts}}
             await self._shelf.check_room(sizes, terms.author)
         try:
-            loaded = await self._loaded(found, wanted, terms, asked=asked)
+            loaded = await self._loaded(found, wanted, terms, for_peer=for_peer)
         except BadState:
             await self._drop(roots)
             raise
@@ -245,16 +247,16 @@ class Vault:
         wanted: Mapping[LearnedName, Shape],
         terms: CheckpointTerms,
         *,
-        asked: bool,
+        for_peer: bool,
     ) -> tuple[Learned, list[Point]]:
         """Return the tensors and the loss curve of a checkpoint."""
         groups = list[dict[LearnedName, Array]]()
         for name in ("tensors", "first", "second", "best"):
             part: SizedBlob | None = getattr(found, name)
-            data = b"" if part is None else await self._read(part, terms, asked=asked)
+            data = b"" if part is None else await self._read(part, terms, for_peer=for_peer)
             shapes = {} if part is None else wanted
             groups.append(await self._host.offload(_divided, data, shapes, name))
-        points = await self._curve(found, terms, asked=asked)
+        points = await self._curve(found, terms, for_peer=for_peer)
         tensors, first, second, best = groups
         learned = Learned(
             found.step, tensors, first, second, found.loss, list(found.norms), best,
@@ -275,12 +277,12 @@ class Vault:
         return Seen(found.step, points, best, found.best_step)
 
     async def _manifest(
-        self, kept: KeptWork, terms: CheckpointTerms, *, asked: bool = False
+        self, kept: KeptWork, terms: CheckpointTerms, *, for_peer: bool = False
     ) -> tuple[_CheckpointManifest, Mapping[LearnedName, Shape]]:
         """Return the manifest of a checkpoint, and the shapes of its tensors."""
         if not 0 < kept.size <= defaults.MANIFEST_BYTES:
             raise BadState(f"its manifest has {kept.size} bytes")
-        data = await self._read(SizedBlob(kept.root, kept.size), terms, asked=asked)
+        data = await self._read(SizedBlob(kept.root, kept.size), terms, for_peer=for_peer)
         try:
             found = typed(_CheckpointManifest, decode(data, limit=defaults.MANIFEST_BYTES))
         except Undecodable as error:
@@ -288,12 +290,12 @@ class Vault:
         return found, self._fits(found, terms)
 
     async def _curve(
-        self, found: _CheckpointManifest, terms: CheckpointTerms, *, asked: bool = False
+        self, found: _CheckpointManifest, terms: CheckpointTerms, *, for_peer: bool = False
     ) -> list[Point]:
         """Return the loss curve of a checkpoint."""
         points = list[Point]()
         for part in found.curve:
-            data = await self._read(part, terms, asked=asked)
+            data = await self._read(part, terms, for_peer=for_peer)
             points += await self._host.offload(_points, data)
         steps = [point.step for point in points]
         if steps != sorted(set(steps)) or (steps and not 0 < steps[0] <= steps[-1] <= found.step):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import defaults, jobresults
+from shoal.cli import defaults, progress
 from shoal.cli.errors import CommandError
 from shoal.cli.jobfiles import time_of
 from shoal.cli.main import invoke
@@ -306,10 +306,10 @@ def test_following_survives_a_restart_of_the_daemon(
 
 
 def test_progress_bar() -> None:
-    assert jobresults.bar(300, 1000, 3) == (
+    assert progress.rows_bar(300, 1000, 3) == (
         "[######..............] 30 %, 300 of 1000 rows, 3 failed"
     )
-    assert jobresults.bar(5, 5, 0) == f"[{'#' * 20}] 100 %, 5 of 5 rows"
+    assert progress.rows_bar(5, 5, 0) == f"[{'#' * 20}] 100 %, 5 of 5 rows"
 
 
 def test_list(daemon: Daemon, shoal: Shoal) -> None:
@@ -469,8 +469,8 @@ def test_result_needs_exactly_one_selection(
 
 
 def test_progress_counts_failures() -> None:
-    assert jobresults.progress(412, 1000, 3) == "412 of 1000 results, 3 failed"
-    assert jobresults.progress(0, 1, 0) == "0 of 1 result"
+    assert progress.results_done(412, 1000, 3) == "412 of 1000 results, 3 failed"
+    assert progress.results_done(0, 1, 0) == "0 of 1 result"
 
 
 def test_waiting_survives_a_restart_of_the_daemon(

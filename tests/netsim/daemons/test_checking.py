@@ -32,7 +32,7 @@ class Liar:
         self.earlier: list[Row] = []  # honest results of other jobs
         self._lie = lie
         worker = node.node.working.worker
-        runners = [each for each in worker._runners.values() if isinstance(each, RowRunner)]
+        runners = [each for each in worker.runners.values() if isinstance(each, RowRunner)]
         assert len(runners) == 3
         for runner in runners:
             self._honest = runner.run

@@ -117,8 +117,8 @@ def test_the_driver_follows_the_draws_reproducibly() -> None:
     timeline = lives(5)
     assert timeline == lives(5) != lives(6)
     assert {deed.what for deed in timeline} >= {"start", "stop", "crash", "sleep", "redial"}
-    for name in {deed.who[0] for deed in timeline if deed.what == "start"}:
-        turns = [deed.what for deed in timeline if deed.who == (name,)]
+    for name in {deed.targets[0] for deed in timeline if deed.what == "start"}:
+        turns = [deed.what for deed in timeline if deed.targets == (name,)]
         there = [what in ("start", "resume") for what in turns]
         assert there == [n % 2 == 0 for n in range(len(turns))]  # it comes, goes, comes
 

@@ -64,7 +64,7 @@ async def test_a_member_whose_record_triggers_a_bug_is_left_out(tmp_path: Path) 
     kept = remembering(tmp_path, swarm, Health())
     assert await kept.write()
     assert await kept.known() == [PLACE]
-    assert [(each.who, each.error) for each in told] == [(OTHER, "TypeError")]
+    assert [(each.subject, each.error) for each in told] == [(OTHER, "TypeError")]
 
 
 async def test_failed_write_is_a_condition_until_one_succeeds(tmp_path: Path) -> None:

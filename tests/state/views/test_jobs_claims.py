@@ -4,8 +4,8 @@ import random
 from itertools import permutations
 
 from shoal.state import defaults
+from shoal.state.views.fields import read_bytes, read_whole
 from shoal.state.views.jobs import Claim, claim_fact, claim_hash, new_claim
-from shoal.state.views.view import read_bytes, read_whole
 from shoal.transport.identity import Identity
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 6)]

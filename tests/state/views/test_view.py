@@ -10,7 +10,8 @@ import trio.testing
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.view import View, ViewChange, ViewWatch, read_whole
+from shoal.state.views.fields import read_whole
+from shoal.state.views.view import View, ViewChange, ViewWatch
 from shoal.transport.identity import PeerId
 
 

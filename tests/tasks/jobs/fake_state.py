@@ -133,10 +133,10 @@ class FakeShelf:
     async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+    async def pin(self, roots: Iterable[str], author: str, *, for_peer: bool) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
+    async def read(self, part: BlobPart, author: str, *, for_peer: bool = False) -> bytes:
         return (await self.get(part.root, part.size))[part.start : part.stop]
 
     async def tidy_kept(self, authors: Callable[[str], bool]) -> None:

@@ -15,13 +15,15 @@ from shoal.netsim.world import World
 from shoal.state import defaults as state_defaults
 from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.collecting import Collector
 from shoal.tasks.jobs.desk import Desk as Made
 from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.errors import BadSpec, JobError
 from shoal.tasks.jobs.kinds.rows import output_line
 from shoal.tasks.jobs.results import JobOutcome, Results, StoredResult, failed, pack_outcome
+from shoal.tasks.jobs.sealing.seals import JobSeals
 from shoal.tasks.jobs.spec import BlobPart, JobSpec
-from shoal.tasks.jobs.submitting import row_of
+from shoal.tasks.jobs.submitting import Submitter, row_of
 from shoal.tasks.jobs.wholes import NewJob
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.shortid import BadId
@@ -51,7 +53,7 @@ BLOB = pack_outcome(JobOutcome(blob="cd" * 32, size=5000, tokens=900))
 
 
 class Desk:
-    def __init__(self, world: World, nursery: trio.Nursery) -> None:
+    def __init__(self, world: World, nursery: trio.Nursery, seals: JobSeals | None = None) -> None:
         if "one" not in world.hosts:
             world.host("one")
         machine = world.hosts["one"]
@@ -60,11 +62,13 @@ class Desk:
         self.disk = machine.disk
         self.state, self.shelf = FakeState(nursery), FakeShelf()
         node = JobNode(host, self.state.state, ME)
-        self.desk = Made(node, Results(host, Path("/jobs")), self.shelf)
+        self.desk = Made(node, Results(host, Path("/jobs")), seals)
+        self.submitter = Submitter(node, self.desk)
+        self.collector = Collector(node, self.desk, self.shelf, seals=seals)
 
     async def submit(self, *specs: JobSpec) -> list[str]:
         jobs = [NewJob("generate", [(spec, 1)]) for spec in specs or [SPEC]]
-        return await self.desk.submit(jobs, lease=100.0)
+        return await self.submitter.submit(jobs, lease=100.0)
 
     def claim(self, job: str, result: bytes = DONE, by: PeerId = OTHER, attempt: int = 1) -> None:
         claim = new_claim(by, job, attempt, done=True, result=result)
@@ -81,11 +85,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(world: World) -> AsyncIterator[Desk]:
+async def desk(world: World, seals: JobSeals | None = None) -> AsyncIterator[Desk]:
     async with trio.open_nursery() as nursery:
-        made = Desk(world, nursery)
+        made = Desk(world, nursery, seals)
         await made.desk.results.open()
-        nursery.start_soon(made.desk.run)
+        nursery.start_soon(made.collector.run)
         await trio.sleep(0.1)
         yield made
         nursery.cancel_scope.cancel()
@@ -397,7 +401,7 @@ def output(first: int, last: int) -> bytes:
 async def in_pieces(made: Desk) -> list[str]:
     """Submit a job of three pieces, and return their ids."""
     pieces = [piece(1, 2), piece(3, 4), piece(5, 5)]
-    (job,) = await made.desk.submit([NewJob("generate", pieces)], lease=100.0)
+    (job,) = await made.submitter.submit([NewJob("generate", pieces)], lease=100.0)
     found = made.desk.pieces(job)
     views = [made.state.views.jobs.get(each) for each in found]
     parts = {each.job.part: each.id for each in views if each is not None and each.job is not None}
@@ -449,7 +453,7 @@ async def test_the_results_of_a_cancelled_job_do_not_come_back(
     monkeypatch.setattr(defaults, "PAUSE", 0.01)
     async with desk(world) as made:
         new = NewJob("generate", [(SPEC, 1)] * 3)
-        (job,) = await made.desk.submit([new], lease=100.0)
+        (job,) = await made.submitter.submit([new], lease=100.0)
         made.claim(job)
         await trio.sleep(2)
         assert made.desk.progress(job).parts_done == 1
@@ -457,7 +461,7 @@ async def test_the_results_of_a_cancelled_job_do_not_come_back(
         await trio.sleep(2)
         assert not made.desk.knows(job) and not list(made.desk.results)
         await trio.sleep(defaults.TIDY + 1)
-        assert not made.desk._cancelled, "ids of pieces that no longer exist are forgotten"
+        assert not made.desk.cancelled, "ids of pieces that no longer exist are forgotten"
 
 
 async def test_cancelling_a_job_removes_all_its_pieces(world: World) -> None:

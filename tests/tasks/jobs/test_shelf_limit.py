@@ -191,13 +191,13 @@ async def test_what_a_peer_has_held_is_counted_also_for_this_node_s_jobs(
     made = await shelf_node(tmp_path, LIMIT)
     parts = [await made.made(2 * MIB) for _ in range(4)]
     for root in parts:
-        await made.shelf.read(BlobPart(root, 2 * MIB, 0, 2 * MIB), ME, asked=True)
+        await made.shelf.read(BlobPart(root, 2 * MIB, 0, 2 * MIB), ME, for_peer=True)
     with pytest.raises(JobsDiskFull):
         await made.shelf.check_room(dict.fromkeys(parts, 2 * MIB), ME)
     with pytest.raises(JobsDiskFull):
-        await made.shelf.pin(parts, ME, asked=True)
-    await made.shelf.pin(parts[:2], ME, asked=True)
+        await made.shelf.pin(parts, ME, for_peer=True)
+    await made.shelf.pin(parts[:2], ME, for_peer=True)
     await made.quota.evict_for(LIMIT - 5 * MIB)
     assert set(parts[:2]) <= made.roots and len(made.roots) < 4
     with pytest.raises(ModelError, match="evicted"):
-        await made.shelf.pin(parts, ME, asked=True)
+        await made.shelf.pin(parts, ME, for_peer=True)

@@ -12,10 +12,9 @@ from shoal.tasks.jobs.errors import JobError
 from shoal.tasks.jobs.kinds.kind import BadRow, RowSize
 from shoal.tasks.jobs.kinds.rows import lines_of
 from shoal.tasks.jobs.kinds.table import KINDS
-from shoal.tasks.jobs.pieces import Piece, divide
 from shoal.tasks.jobs.spec import JobSpec, RowOptions, pack_spec
 from shoal.tasks.jobs.speed import JobSpeed, chain_costs, row_seconds
-from shoal.tasks.jobs.submitting import Prepared, prepare, row_of
+from shoal.tasks.jobs.submitting import Piece, Prepared, divide, prepare, row_of
 from tests.tasks.jobs.test_models import PEERS, ROOT, record
 
 SPEC = JobSpec(ROOT, b"x", options=RowOptions(max_tokens=200))

@@ -15,11 +15,13 @@ from shoal.state.views.jobs import Claim, Job, Jobs, JobStanding, JobState, clai
 from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.crew import IdleTime, WorkTerms
+from shoal.tasks.jobs.claims import ROOM
+from shoal.tasks.jobs.crew import IdleTime, WorkTerms, does_jobs
 from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.results import JobOutcome, read_outcome
 from shoal.tasks.jobs.runner import ReportProgress
-from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
+from shoal.tasks.jobs.worker import Replicate, Worker
+from shoal.transport.guard import Guard
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
 from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeShelf, FakeState
@@ -80,7 +82,8 @@ class Desk:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.state = FakeState(nursery)
-        self.runner, self.shelf = Runner(), FakeShelf()
+        self.runner, self.shelf, self.guard = Runner(), FakeShelf(), Guard()
+        self.replicate: Replicate | None = None
         self.live: set[PeerId] = {ME, OTHER}
         self.waited_for = 0
         self.ready = True
@@ -91,7 +94,7 @@ class Desk:
 
     def boot(self) -> None:
         self.worker = Worker(
-            JobNode(cast(Host, FakeHost()), self.state.state, ME),
+            JobNode(cast(Host, FakeHost()), self.state.state, ME, self.guard),
             WorkTerms(
                 IdleTime(lambda: self.waited_for),
                 ready=lambda: self.ready,
@@ -101,7 +104,11 @@ class Desk:
             self.shelf,
             live=lambda: self.live,
             health=self.troubles.append,
+            replicate=self._replicate,
         )
+
+    async def _replicate(self, job: str, blob: str, size: int) -> bool:
+        return self.replicate is not None and await self.replicate(job, blob, size)
 
     def claim(self, peer: PeerId, job: str, attempt: int = 1, **more: object) -> None:
         claim = new_claim(peer, job, attempt, **more)  # type: ignore[arg-type]
@@ -559,7 +566,7 @@ async def test_the_output_of_a_hedge_is_replicated_after_its_claim(
             assert fact is not None and fact["done"]
             return True
 
-        made.worker._replicate = replicate
+        made.replicate = replicate
         made.runner.text = "x" * 5000
         made.runner.claimed = lambda job: True  # a hedge is claimed at the end
         made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
@@ -588,7 +595,7 @@ async def test_a_large_result_is_replicated_before_it_is_claimed(autojump_clock:
             await trio.sleep(1)
             return False
 
-        made.worker._replicate = replicate
+        made.replicate = replicate
         made.runner.text = "x" * 5000
         job = made.state.submit(0)
         await trio.sleep(WORK + 6)

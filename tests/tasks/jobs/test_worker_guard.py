@@ -10,6 +10,7 @@ import trio
 from shoal.state import defaults as state_defaults
 from shoal.state.views.jobs import Job, Jobs, JobState
 from shoal.state.views.members import JOBS, jobs_fact
+from shoal.tasks.jobs.claims import OwnClaims
 from shoal.tasks.jobs.crew import Crew
 from shoal.tasks.jobs.worker import Worker
 from shoal.transport.guard import Guard, Mishap
@@ -50,11 +51,11 @@ async def test_a_job_that_triggers_a_bug_is_left_alone(
     monkeypatch.setattr(Runner, name, broken)
     async with desk() as made:
         ended = list[str]()
-        made.worker._guard.hang_up = ended.append
+        made.guard.hang_up = ended.append
         job = made.state.submit(0)
         bad.add(job)
         await trio.sleep(5)
-        assert calls[job] and {each.who[:30] for each in told} == {f"job {job}"[:30]}
+        assert calls[job] and {each.subject[:30] for each in told} == {f"job {job}"[:30]}
         standing = made.state.views.jobs.get(job)
         assert standing is not None and standing.job is not None and standing.job.author in ended
         other = made.state.submit(1)
@@ -72,7 +73,7 @@ async def test_a_job_that_triggers_a_bug_is_left_alone(
     [
         (Worker, "_offers"),
         (Worker, "_begin_some"),
-        (Worker, "_weigh"),
+        (OwnClaims, "weigh"),
         (Crew, "look"),
         (Crew, "changed"),
         (Jobs, "get"),
@@ -111,5 +112,5 @@ async def test_bugs_at_the_start_are_survived(
     async with desk() as made:
         monkeypatch.setattr(Crew, "changed", broken)
         monkeypatch.setattr(Crew, "known", lambda crew: [OTHER, ME])
-        await made.worker._begin()
-        assert [each.who for each in told] == [OTHER, ME]
+        await made.worker.begin()
+        assert [each.subject for each in told] == [OTHER, ME]

@@ -20,16 +20,11 @@ from tests.tasks.jobs.test_desk import DONE, HONEST, Desk, desk, line, text
 WORKER, HONEST_ONE = PEOPLE[2], Identity.from_seed(bytes([9]) * 32)
 
 
-def sealed_desk(made: Desk) -> JobSeals:
-    made.desk._seals = mine = seals(ME, 7)
-    return mine
-
-
 async def submit(made: Desk, mine: JobSeals) -> Job:
     spec = JobSpec(ROOT, row_of("generate", "secret"), name="tiny", abstract="secret")
-    new = NewJob("generate", [(spec, 1)], nonce=made.desk.nonce())
+    new = NewJob("generate", [(spec, 1)], nonce=made.submitter.nonce())
     draft = sealed_draft(mine, ME.peer, new, b"", mine.newest())
-    (number,) = await made.desk.submit([draft.sealed("")], lease=100.0)
+    (number,) = await made.submitter.submit([draft.sealed("")], lease=100.0)
     standing = made.state.views.jobs.get(number)
     assert standing is not None and standing.job is not None
     assert standing.job.id == draft.jobs[0].id
@@ -48,12 +43,12 @@ GOOD = JobOutcome(text=line("in the well"), tokens=3, reason="stop")
 
 async def test_the_author_reads_the_result_after_a_restart(world: World) -> None:
     """The author is off while the job is done, and has only its identity and its feed left."""
-    async with desk(world) as made:
-        asked = await submit(made, sealed_desk(made))
+    mine = seals(ME, 7)
+    async with desk(world, mine) as made:
+        asked = await submit(made, mine)
         facts = dict(made.state.facts)
     assert b"secret" not in repr(facts).encode()
-    async with desk(world) as again:
-        sealed_desk(again)
+    async with desk(world, seals(ME, 7)) as again:
         for (kind, key), fact in facts.items():
             again.state.set(kind, key, fact)
         again.claim(asked.id, outcome(WORKER, asked, GOOD))
@@ -64,8 +59,9 @@ async def test_the_author_reads_the_result_after_a_restart(world: World) -> None
 
 
 async def test_a_long_output_is_a_sealed_blob(world: World) -> None:
-    async with desk(world) as made:
-        asked = await submit(made, sealed_desk(made))
+    mine = seals(ME, 7)
+    async with desk(world, mine) as made:
+        asked = await submit(made, mine)
         sealed = seals(WORKER).seal_outcome(asked, JobOutcome(text=line("well " * 1000)))
         assert sealed is not None
         root = await made.shelf.put(sealed)
@@ -77,8 +73,8 @@ async def test_a_long_output_is_a_sealed_blob(world: World) -> None:
 @pytest.mark.parametrize("lie", ["plain", "error", "cut", "stolen", "other", "lines", "bad-seal"])
 async def test_a_worker_whose_output_cannot_be_opened_is_replaced(world: World, lie: str) -> None:
     """The author refuses the worker, another node does the piece, and nothing is lost."""
-    async with desk(world) as made:
-        mine = sealed_desk(made)
+    mine = seals(ME, 7)
+    async with desk(world, mine) as made:
         asked, other = await submit(made, mine), await submit(made, mine)
         sealed = seals(WORKER).seal_outcome(asked, GOOD) or b""
         lies = {
@@ -103,8 +99,9 @@ async def test_a_worker_whose_output_cannot_be_opened_is_replaced(world: World, 
 
 
 async def test_the_specs_of_own_jobs_are_shown_and_those_of_others_are_not(world: World) -> None:
-    async with desk(world) as made:
-        asked = await submit(made, sealed_desk(made))
+    mine = seals(ME, 7)
+    async with desk(world, mine) as made:
+        asked = await submit(made, mine)
         shown = made.desk.spec_of(asked)
         assert shown is not None and shown.abstract == "secret" and b"secret" in shown.lines
         of_other = seals(PEOPLE[1], 7)

@@ -70,10 +70,10 @@ class NodeShelf:
     async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def pin(self, roots: Iterable[str], author: str, *, asked: bool) -> None:
+    async def pin(self, roots: Iterable[str], author: str, *, for_peer: bool) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def read(self, part: BlobPart, author: str, *, asked: bool = False) -> bytes:
+    async def read(self, part: BlobPart, author: str, *, for_peer: bool = False) -> bytes:
         await trio.lowlevel.checkpoint()
         if part.root not in self.blobs:
             self.blobs[part.root] = self._from_others(part.root)

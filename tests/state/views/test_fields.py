@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from shoal.state.errors import BadFact
-from shoal.state.views.view import (
+from shoal.state.views.fields import (
     read_bytes,
     read_each,
     read_fields,
