@@ -187,8 +187,8 @@ class Finding:
                 elif further and (by := self._liveness.witness(peer, but=call.peer)) is not None:
                     asked.setdefault(by, []).append(peer)
             for by, some in asked.items():
-                ask = partial(self._ask, further=False)
-                nursery.start_soon(ask, by, some, number, partial(found, by))
+                pass_on = partial(found, by)
+                nursery.start_soon(partial(self._ask, further=False), by, some, number, pass_on)
         return Reply()
 
 

@@ -1,9 +1,8 @@
 """Peers that rely on this node to hear of the end of members to which they have no witness. No I/O.
 
 A peer that has asked this node for a proof of a member, and got it, follows the member through this
-node. This node tells it when the source of that proof is gone: the witness that brought it has
-withdrawn its report or is lost, or this node's own link with the member is. Spec:
-docs/spec/liveness.md.
+node. This node tells it when the source of that proof fails: the witness that brought it withdraws
+its report or is lost, or this node's own link with the member is. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Collection

@@ -155,4 +155,4 @@ async def test_the_last_proof_leaves_together_with_the_reply(
     waits.clear()
     silence(others[0])
     await hub.endpoint.serve(leaf.peer, "live.find", question)
-    assert waits == [False, False], "the reply waits for the member that is gone"
+    assert waits == [False, False], "the reply waits for the silent member"

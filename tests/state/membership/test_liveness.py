@@ -742,7 +742,7 @@ def test_the_loss_of_a_peer_that_is_no_watcher_is_not_passed_on() -> None:
 
 
 def test_a_question_is_about_live_members_or_about_others(node: Liveness) -> None:
-    """Witnesses hurry for a new member, and everybody in such a question signs."""
+    """A witness hurries for a new member, and each member in such a question has to sign."""
     node.watch({OWN, A, B, C, D, X, Y})
     node.told(A, [X, Y, Z], [], 0.0, whole=True)
     assert set(asked_for(node, 0.0)) == {X, Y}
