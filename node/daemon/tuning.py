@@ -8,9 +8,11 @@ from ...dht.content.manifest import Manifest
 from ...tasks.tuning.averaging.averager import AveragingNode
 from ...tasks.tuning.averaging.parcels import Parcels
 from ...tasks.tuning.moving.afar import Afar, Bureau
+from ...tasks.tuning.trainer.accepting import Tunable
 from ...tasks.tuning.trainer.encoding import Encoder
 from ...tasks.tuning.trainer.errors import TuningError
-from ...tasks.tuning.trainer.tunings import Surroundings, Tunable, Tunings
+from ...tasks.tuning.trainer.surroundings import Surroundings
+from ...tasks.tuning.trainer.tunings import Tunings
 from ...tasks.tuning.whole.models import Computer, Content, WholeModels
 from .base import Base
 from .compute import ComputeParts

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import trio
 
+from ....tasks.tuning.trainer.accepting import Request
 from ....tasks.tuning.trainer.curve import thinned
 from ....tasks.tuning.trainer.defaults import CURVE_POINTS, FOLLOW_PAUSE
+from ....tasks.tuning.trainer.running import Tuning
 from ....tasks.tuning.trainer.settings import Wishes
-from ....tasks.tuning.trainer.tunings import Request, Tuning, Tunings
+from ....tasks.tuning.trainer.tunings import Tunings
 from ...daemon.base import Base
 from ...daemon.tuning import TuningParts
 from ..messages import tuning as messages

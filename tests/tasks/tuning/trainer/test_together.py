@@ -4,6 +4,7 @@ poison, and outlive joins, leaves and crashes."""
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from shoal.tasks.tuning.interface import (
 )
 from shoal.tasks.tuning.trainer.errors import TuningError
 from shoal.tasks.tuning.trainer.optimiser import Array
-from shoal.tasks.tuning.trainer.tunings import Tuning
+from shoal.tasks.tuning.trainer.running import Tuning
+from shoal.tasks.tuning.trainer.tunings import Tunings
 from tests.tasks.tuning.bigram import SHAPES, TABLE, Bigram
 from tests.tasks.tuning.numpy_chain import LAYERS, NumpyChain, settings
 from tests.tasks.tuning.trainer.together import Trainer, lines, turned
@@ -305,7 +307,8 @@ def test_names_of_runs_are_checked() -> None:
         with pytest.raises(TuningError) as refused:
             await trainer.begin()
         assert refused.value.code == "together-used" and tuning.id in refused.value.message
-        trainer.tunings._around = replace(trainer.tunings._around, averaging=None)
+        alone = replace(trainer.around, averaging=None)
+        trainer.tunings = Tunings(trainer.host, Path("/alone"), alone)
         with pytest.raises(TuningError) as refused:
             await trainer.begin(together="another")
         assert refused.value.code == "no-averaging"

@@ -17,22 +17,18 @@ from shoal.tasks.errors import NoRoute
 from shoal.tasks.text.frames import TextInfo
 from shoal.tasks.text.process import ChatTurn
 from shoal.tasks.tuning.trainer import defaults
+from shoal.tasks.tuning.trainer.accepting import Request, Tunable
 from shoal.tasks.tuning.trainer.checkpoint import load
 from shoal.tasks.tuning.trainer.curve import Curve, Point
 from shoal.tasks.tuning.trainer.errors import TuningError
 from shoal.tasks.tuning.trainer.optimiser import tensor_shapes
 from shoal.tasks.tuning.trainer.plan import Errand
+from shoal.tasks.tuning.trainer.running import Tuning
 from shoal.tasks.tuning.trainer.settings import Wishes
 from shoal.tasks.tuning.trainer.subject import AdapterSubject
+from shoal.tasks.tuning.trainer.surroundings import State, Surroundings
 from shoal.tasks.tuning.trainer.training import Progress, Task, TuningRun
-from shoal.tasks.tuning.trainer.tunings import (
-    Request,
-    State,
-    Surroundings,
-    Tunable,
-    Tuning,
-    Tunings,
-)
+from shoal.tasks.tuning.trainer.tunings import Tunings
 from shoal.transport.identity import PeerId
 from tests.dht.models import FakeHost
 from tests.tasks.tuning.bigram import Bigrams

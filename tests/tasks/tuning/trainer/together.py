@@ -21,8 +21,11 @@ from shoal.tasks.text.process import ChatTurn
 from shoal.tasks.tuning.averaging.averager import AveragingNode
 from shoal.tasks.tuning.averaging.parcels import Parcels
 from shoal.tasks.tuning.interface import Gradients
+from shoal.tasks.tuning.trainer.accepting import Request, Tunable
+from shoal.tasks.tuning.trainer.running import Tuning
 from shoal.tasks.tuning.trainer.settings import Wishes
-from shoal.tasks.tuning.trainer.tunings import Request, Surroundings, Tunable, Tuning, Tunings
+from shoal.tasks.tuning.trainer.surroundings import Surroundings
+from shoal.tasks.tuning.trainer.tunings import Tunings
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
@@ -122,10 +125,10 @@ class Trainer:
                 (await self.endpoint.dial(address, timeout=10)).keep()
             self.node = AveragingNode(host, state, self.identity.peer, self.parcels)
             self.whole.step_s = self.step_s
-            around = Surroundings(
+            self.around = Surroundings(
                 self, self._arch_of, self._publish, self._named, self.node, whole=self.whole
             )
-            self.tunings = Tunings(host, Path("/tuning"), around)
+            self.tunings = Tunings(host, Path("/tuning"), self.around)
             await nursery.start(self.tunings.run)
             task_status.started(self)
             await trio.sleep_forever()
