@@ -24,8 +24,11 @@ from ..errors import BadRecord
 from .liveness import Liveness
 from .messages import encode_find, encode_found, read_find, read_found
 
-Found = Callable[[PeerId, bytes], None]
-"""Called with a member and its signature, which is not verified yet."""
+Found = Callable[[PeerId, bytes], bool]
+"""Called with a member and its signature, which is not verified yet.
+
+Returns whether the signature is valid and this node needed it.
+"""
 
 
 class Finding:
@@ -37,17 +40,20 @@ class Finding:
         liveness: Liveness,
         links: Mapping[PeerId, Link],
         allows: Callable[[PeerId, int, bool], bool],
+        follows: Callable[[PeerId, PeerId, PeerId], None],
     ) -> None:
         """Create the questions and their message handlers.
 
         `allows` returns whether a peer may ask about this number of members now. Its last argument
         says whether the question is the peer's own; the others come from peers of that peer, and
-        must not use up what the peer may ask for itself.
+        must not use up what the peer may ask for itself. `follows` is called with a peer, a member
+        of which the peer got a proof, and the source of that proof (see `Followers.add`).
         """
         self._endpoint = endpoint
         self._liveness = liveness
         self._links = links
         self._allows = allows
+        self._follows = follows
         self._open: dict[int, tuple[PeerId, list[PeerId | None], Found]] = {}
         """By number of a question: (peer that was asked, members in the question, callback). A
         member with an answer is replaced by None."""
@@ -147,7 +153,8 @@ class Finding:
         by, left, found = self._open.get(ident, _NONE)
         if by == call.peer and place < len(left) and (peer := left[place]) is not None:
             left[place] = None
-            found(peer, proof)
+            if found(peer, proof):
+                self._liveness.brought(peer, by)
         return Reply()
 
     async def _on_find(self, call: Call) -> Answer:
@@ -160,21 +167,28 @@ class Finding:
         if asker is None or not self._allows(call.peer, len(peers), further):
             return Refusal("too-often", "such questions come too often")
         places = {peer: place for place, peer in enumerate(peers)}
+        left = set(places)
 
-        def found(peer: PeerId, proof: bytes) -> None:
+        def found(by: PeerId | None, peer: PeerId, proof: bytes) -> bool:
+            left.discard(peer)
+            if further:
+                self._follows(call.peer, peer, by or peer)
             body = encode_found(ident, places[peer], proof)
             with suppress(TransportError):  # the link just ended
-                asker.post("live.found", payload=body, priority=Priority.CONTROL)
+                # The reply follows the last proof at once, and carries it.
+                asker.post("live.found", payload=body, priority=Priority.CONTROL, later=not left)
+            return False
 
         asked: dict[PeerId, list[PeerId]] = {}
         async with trio.open_nursery() as nursery:
             for peer in places:
                 if (link := self._links.get(peer)) and self._liveness.is_answering(peer):
-                    nursery.start_soon(ask_itself, link, number, found)
+                    nursery.start_soon(ask_itself, link, number, partial(found, None))
                 elif further and (by := self._liveness.witness(peer, but=call.peer)) is not None:
                     asked.setdefault(by, []).append(peer)
             for by, some in asked.items():
-                nursery.start_soon(partial(self._ask, further=False), by, some, number, found)
+                pass_on = partial(found, by)
+                nursery.start_soon(partial(self._ask, further=False), by, some, number, pass_on)
         return Reply()
 
 
@@ -191,7 +205,7 @@ class _Pace(NamedTuple):
     apart: float
 
 
-async def ask_itself(link: Link, number: bytes, found: Found) -> None:
+async def ask_itself(link: Link, number: bytes, found: Callable[[PeerId, bytes], object]) -> None:
     """Ask the peer of a link for its signature over `number`, and pass it to `found`."""
     with suppress(TransportError):
         reply = await link.call("live.prove", payload=number, timeout=defaults.PROVE_S)
@@ -209,4 +223,4 @@ def blame(link: Link | None, error: BadRecord) -> Refusal:
     return Refusal(error.code, error.message)
 
 
-_NONE: tuple[None, list[PeerId | None], Found] = None, [], lambda peer, proof: None
+_NONE: tuple[None, list[PeerId | None], Found] = None, [], lambda peer, proof: False

@@ -66,11 +66,13 @@ class WitnessQuestions:
 
     Questions are gathered for GATHER_S seconds, or longer if batches follow each other too fast. A
     question about a member that has just come does not wait for longer, because no request is
-    routed to the member before it is proved live.
+    routed to the member before it is proved live. Such questions have a batch of their own, as each
+    member in a batch has to sign.
     """
 
     def __init__(self) -> None:
         self._next: Gathered | None = None
+        self._hurried: Gathered | None = None  # the batch that does not wait for the pace
         self._pace = Bucket(Rate(*defaults.GATHERINGS), 0.0)
         self._soon = Bucket(Rate(*defaults.GATHERINGS_SOON), 0.0)
         self._asked: dict[PeerId, float] = {}  # when members were first asked about
@@ -78,7 +80,7 @@ class WitnessQuestions:
     @property
     def due(self) -> float:
         """The time at which to call `take`, or infinity if there are no questions."""
-        return inf if self._next is None else self._next.due
+        return min((each.due for each in (self._hurried, self._next) if each), default=inf)
 
     def add(
         self, number: bytes, peers: Sequence[PeerId], now: float
@@ -87,18 +89,32 @@ class WitnessQuestions:
 
         Returns (batch, position of the question in it), or None if the batch is full.
         """
-        if self._next is None:
-            at = now if self._pace.has(now) else self._pace.due
-            self._next = Gathered(at + defaults.GATHER_S)
-        gathered = self._next
+        gathered = self._batch(self._are_new(peers, now), now)
         if len(gathered.numbers) >= defaults.GATHERED:
             return None
-        soon = now + defaults.GATHER_S
-        if self._are_new(peers, now) and gathered.due > soon and self._soon.take(now):
-            gathered.due = soon
         gathered.numbers.append(number)
         gathered.peers.update(dict.fromkeys(peers, b""))
         return gathered, len(gathered.numbers) - 1
+
+    def _batch(self, new: bool, now: float) -> Gathered:
+        """Return the batch for a question, and begin it if there is none.
+
+        `new` means that the question is about a new member.
+        """
+        soon = now + defaults.GATHER_S
+        if self._next is None:
+            at = now if self._pace.has(now) else self._pace.due
+            due = at + defaults.GATHER_S
+        else:
+            due = self._next.due
+        if new and due > soon:
+            if self._hurried is None and self._soon.take(now):
+                self._hurried = Gathered(soon)
+            if self._hurried is not None:
+                return self._hurried
+        if self._next is None:
+            self._next = Gathered(due)
+        return self._next
 
     def _are_new(self, peers: Sequence[PeerId], now: float) -> bool:
         """Return whether one of these members was first asked about a moment ago."""
@@ -112,7 +128,10 @@ class WitnessQuestions:
 
     def take(self, now: float) -> Gathered | None:
         """Remove and return the batch if it is due, else return None."""
-        gathered = self._next
+        hurried, gathered = self._hurried, self._next
+        if hurried is not None and now >= hurried.due:
+            self._hurried = None
+            return hurried
         if gathered is None or now < gathered.due:
             return None
         self._next = None

@@ -148,6 +148,7 @@ class Liveness:
         self._answers(peer, None)
         if watched := self._watched.get(peer):
             watched.doubted = min(watched.doubted, now)
+        self._lose_reporter(peer, now)
 
     def sure(self, peer: PeerId) -> None:
         """Record that a peer's link has a path again."""
@@ -169,6 +170,7 @@ class Liveness:
             watched.live = now - watched.proved < defaults.FRESH_S
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
         self.version += 1
+        self._lose_reporter(peer, now)
         # the peer may have been the last witness of these members
         for other in sorted(self._said.get(peer, ())):
             known = self._watched.get(other)
@@ -214,13 +216,38 @@ class Liveness:
     def rumoured(self, by: PeerId, peers: Iterable[PeerId], now: float) -> None:
         """Process a message of `by`: a watcher of each of these peers reports it no longer.
 
-        Checks those of them whose links rest on this node.
+        Checks those of them whose links rest on this node, and those without a witness of which
+        `by` brought the last proof.
         """
         alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
         for peer in peers:
             watched = self._watched.get(peer)
-            if watched is not None and self._rests(peer) and alarms.take(now):
+            if watched is not None and self._hears(by, peer, watched) and alarms.take(now):
                 self._alarm(watched, now)
+
+    def brought(self, peer: PeerId, by: PeerId) -> None:
+        """Record that a linked peer has brought a valid proof of a member.
+
+        If the member has no witness here, this peer reports its end from now on.
+        """
+        watched = self._watched.get(peer)
+        if watched is not None and peer not in self._links and by in self._answering:
+            watched.through = None if watched.networks else by
+
+    def _lose_reporter(self, by: PeerId, now: float) -> None:
+        """Check the members without a witness whose end a peer would have reported, because its
+        link does not answer."""
+        for _, watched in self._unlinked():
+            if watched.through == by:
+                watched.through = None
+                if watched.live and not watched.networks:
+                    self._alarm(watched, now)
+
+    def _hears(self, by: PeerId, peer: PeerId, watched: Watched) -> bool:
+        """Return whether this node relies on `by` to hear of the end of a member."""
+        return self._rests(peer) or (
+            peer not in self._links and watched.live and watched.through == by
+        )
 
     def _rests(self, peer: PeerId) -> bool:
         """Return whether a link answers and rests, so that its end would be noticed late here."""
@@ -273,26 +300,28 @@ class Liveness:
         """Return the questions about many members that are due, as members by the witness to ask.
 
         Pass the outcome of each to `answered` or `unanswered`. The witness of the most members that
-        are due is asked first.
+        are due is asked first. A question is either about members that are live or about others,
+        because a witness hurries for a new member, and every member in the question has to sign.
         """
-        due: dict[PeerId, list[PeerId]] = {}
+        due: dict[tuple[PeerId, bool], list[PeerId]] = {}
         if not self._questions.has(now):
-            return due
+            return {}
         for peer, watched in self._watched.items():
             if watched.shared and self._due(peer, watched) <= now:
                 for by in watched.witnesses:
                     if by in self._answering:
-                        due.setdefault(by, []).append(peer)
+                        due.setdefault((by, watched.live), []).append(peer)
         found: dict[PeerId, list[PeerId]] = {}
         while due and self._questions.take(now):
-            by = max(due, key=lambda by: len(due[by]))
-            found[by] = due.pop(by)[: defaults.ASKED_FOR]
-            for peer in found[by]:
+            first = max(due, key=lambda key: len(due[key]))
+            some = found[first[0]] = due.pop(first)[: defaults.ASKED_FOR]
+            for peer in some:
                 self._watched[peer].asked = True
             due = {
-                other: left
-                for other, peers in due.items()
-                if (left := [peer for peer in peers if not self._watched[peer].asked])
+                key: left
+                for key, peers in due.items()
+                if key[0] not in found
+                and (left := [peer for peer in peers if not self._watched[peer].asked])
             }
         return found
 
@@ -345,11 +374,13 @@ class Liveness:
         if not self._rounds.has(now):
             return []
         alone = sum(w.live and not w.networks for _, w in self._unlinked())
-        due = sorted(
-            (watched.urgency, watched.rank, peer)
+        ready = [
+            (at, watched.urgency, watched.rank, peer)
             for peer, watched in self._watched.items()
-            if self._due(peer, watched) <= now and not watched.shared
-        )
+            if not watched.shared and (at := self._due(peer, watched)) <= now + watched.early
+        ]
+        some = any(at <= now for at, *_ in ready)  # others are checked early, together with these
+        due = sorted((urgency, rank, peer) for _, urgency, rank, peer in ready) if some else []
         found: list[PeerId] = []
         room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self._watched.values())
         for urgency, _, peer in due:
@@ -429,12 +460,15 @@ class Liveness:
     def helpers(self, peer: PeerId) -> list[PeerId]:
         """Return the peers to ask for a proof that a member is live, best first.
 
-        The member's witnesses come first, and then other linked peers, which may know a witness.
+        The member's witnesses come first, or else the peer that brought the last proof. Then come
+        other linked peers, which may know a witness.
         """
         watched = self._watched.get(peer)
         if watched is None:
             return []
         witnesses = self._witnesses(watched)
+        if not witnesses and watched.through in self._answering:
+            witnesses = [watched.through]
         linked = self._answering or self._links
         others = [by for by in linked if by != peer and by not in witnesses]
         turn = watched.turn * defaults.ASKED % max(len(others), 1)

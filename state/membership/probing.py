@@ -23,6 +23,7 @@ from ...transport.rates import Bucket, Rate, Rates
 from .. import defaults
 from ..errors import BadRecord
 from .finding import Finding, Found, ask_itself, blame
+from .following import Followers
 from .gathering import Gathered, WitnessQuestions, climb
 from .liveness import Liveness
 from .messages import read_gather, read_gathered, read_links, read_lost
@@ -67,7 +68,10 @@ class Probing:
         self._proofs = Rates(Rate(*defaults.PROOFS))
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)
-        self._finding = Finding(endpoint, self.liveness, self._links, self._allows_finds)
+        self._followers = Followers()
+        self._finding = Finding(
+            endpoint, self.liveness, self._links, self._allows_finds, self._follows
+        )
         self._gathering = WitnessQuestions()
         endpoint.handle("live.links", self._on_links)
         endpoint.handle("live.lost", self._on_lost)
@@ -97,6 +101,7 @@ class Probing:
         """Record that a link has not answered for a while."""
         if self._links.get(link.peer) is link:
             self.liveness.unlinked(link.peer, self._host.now())
+            self._tell_followers(link.peer)
             self.wake()
 
     def ended(self, link: Link) -> None:
@@ -104,8 +109,10 @@ class Probing:
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             self.liveness.unlinked(link.peer, self._host.now())
+            self._tell_followers(link.peer)
         if link.peer not in self._links:
             self.liveness.forget(link.peer)
+            self._followers.forget(link.peer)
             self._gathering.forget(link.peer)
             self.wake()
 
@@ -114,6 +121,7 @@ class Probing:
             return
         if doubt:
             self.liveness.doubt(link.peer, self._host.now())
+            self._tell_followers(link.peer)
         else:
             self.liveness.sure(link.peer)
         self.wake()
@@ -213,12 +221,26 @@ class Probing:
 
     def _pass_on(self, by: PeerId, lost: Sequence[PeerId], now: float) -> None:
         """Tell linked peers that a watcher has lost a peer with which they have a link, too."""
-        for peer, peers in self.liveness.to_tell(by, lost).items():
-            link = self._links.get(peer)
-            if link is not None and self._passed.take(by, now):
-                with suppress(TransportError):  # the link just ended
-                    body = msgpack.packb([peers])
-                    link.post("live.lost", payload=body, priority=Priority.CONTROL)
+        told = self.liveness.to_tell(by, lost)
+        for peer, peers in self._followers.lost(by, now, set(lost)).items() if lost else ():
+            told[peer] = [*dict.fromkeys((*told.get(peer, ()), *peers))]
+        for peer, peers in told.items():
+            if self._passed.take(by, now):
+                self._tell_lost(peer, peers)
+
+    def _follows(self, peer: PeerId, member: PeerId, source: PeerId) -> None:
+        self._followers.add(peer, member, source, self._host.now())
+
+    def _tell_followers(self, source: PeerId) -> None:
+        """Tell the peers that follow members by proofs of `source`, whose link does not answer."""
+        for peer, peers in self._followers.lost(source, self._host.now()).items():
+            self._tell_lost(peer, peers)
+
+    def _tell_lost(self, peer: PeerId, peers: Sequence[PeerId]) -> None:
+        if (link := self._links.get(peer)) is not None:
+            with suppress(TransportError):  # the link just ended
+                body = msgpack.packb([peers])
+                link.post("live.lost", payload=body, priority=Priority.CONTROL)
 
     def _on_lost(self, call: Call) -> Answer:
         """Take note of members whose watchers have lost them, as a peer has heard from those."""
@@ -249,8 +271,9 @@ class Probing:
         before = {peer: self._links[peer].status.bytes_in for peer in resting}
         left = dict.fromkeys(peers)
 
-        def take(peer: PeerId, proof: bytes) -> None:
-            if peer in left and verify(peer, DOMAIN, number, proof):
+        def take(peer: PeerId, proof: bytes) -> bool:
+            valid = peer in left and verify(peer, DOMAIN, number, proof)
+            if valid:
                 del left[peer]
                 now = self._host.now()
                 self._roster.answered(peer, now)
@@ -258,6 +281,7 @@ class Probing:
                 self.wake()
                 if not left:
                     scope.cancel()
+            return valid
 
         with trio.move_on_after(defaults.CHECK_S) as scope:
             async with trio.open_nursery() as nursery:

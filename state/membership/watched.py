@@ -46,6 +46,7 @@ class Watched:
     first: float = inf  # time of the first proof since the member was last dead
     checking: bool = False
     asked: bool = False  # the member is in a pending question about many members
+    through: PeerId | None = None  # linked peer that brought the last proof, and reports its end
 
     def count(self, place: str) -> None:
         """Increase the number of witnesses in this network by one."""
@@ -81,10 +82,19 @@ class Watched:
     def due(self) -> float:
         """When the member must be checked next, if it has no link and is not in doubt."""
         if self.live:
-            return self.proved + defaults.PROVE_AGAIN_S[min(len(self.networks), 2)]
+            return self.proved + self._again
         if self.tried == -inf and not self.networks:  # a witness may still come
             return self.since + defaults.UNSEEN_S
         return self.tried + self.pause
+
+    @property
+    def early(self) -> float:
+        """How many seconds before it is due a check may be made together with those of others.
+
+        One question to the peer that brought the last proofs then asks about many members.
+        """
+        early = self.through is not None and self.urgency is Urgency.ALONE
+        return defaults.TOGETHER_S if early else 0.0
 
     @property
     def ends(self) -> float:
@@ -96,4 +106,13 @@ class Watched:
             return inf
         if self.doubted < inf:
             return self.doubted + defaults.CHECK_S
-        return self.proved + defaults.FRESH_S
+        return self.proved + self._again + defaults.FRESH_S - defaults.PROVE_AGAIN_S[0]
+
+    @property
+    def _again(self) -> float:
+        """The time in seconds from a proof to the next check.
+
+        A peer that reports the end of a member without a witness is as good as one witness.
+        """
+        heard_of = len(self.networks) or int(self.through is not None)
+        return defaults.PROVE_AGAIN_S[min(heard_of, 2)]

@@ -11,8 +11,10 @@ wait, which delays them but loses nothing. No I/O.
 
 Patient kinds are kinds of feeds that no user request waits for, and that all members write when
 they join. Feeds of these kinds are pulled within a budget: a number at once, enough for a small
-swarm, and then a few every few seconds. Each feed counts as one, whatever its size. If bytes
-counted, a few peers with large feeds could use up the budget for minutes. A feed whose pull brought
+swarm, and then a few every few seconds. Once half of the budget is used up, less than a lot of
+feeds waits some seconds for more, because news of joining members come one by one. Each feed counts
+as one, whatever its size. If bytes counted, a few peers with large feeds could use up the budget
+for minutes. A feed whose pull brought
 nothing does not count.
 """
 
@@ -100,6 +102,7 @@ class Wanted:
         self._took = defaults.PULL_PATIENCE[1]  # recent duration of a successful pull, seconds
         self._paced: dict[bytes, None] = {}  # authors that wait for their rate
         self._budget = Bucket(Rate(*defaults.PATIENT_LOTS), 0.0)  # for feeds of patient kinds
+        self._patient_at = -inf  # earliest next pull of less than a lot of these
 
     def tellers(self, place: Place) -> dict[PeerId, Told]:
         """Return the peers that offer missing entries of a feed, each with its offer."""
@@ -174,8 +177,10 @@ class Wanted:
             some: list[Place] = []
             if room and now >= teller.rests:
                 some = self._choose(teller, teller.patient, looks, room, now)
+                if len(some) < defaults.PATIENT_LOT and now < self._patient_at:
+                    some = []
             patient -= len(some)
-            self._budget.take(now, len(some) / defaults.PATIENT_LOT)
+            self._spend(len(some), now)
             places += some
             waiting = teller.count if patient else len(teller.told)
             if len(places) == defaults.PULL_FEEDS or (not places and waiting >= looks):
@@ -200,6 +205,15 @@ class Wanted:
         """Return the number of pulls in flight, without those that take too long."""
         late = now - self._patience()
         return sum(pull.since > late for pull in self._pulls)
+
+    def _spend(self, feeds: int, now: float) -> None:
+        """Charge pulls of patient kinds to their budget.
+
+        If little of it is left, the next small pulls are delayed.
+        """
+        self._budget.take(now, feeds / defaults.PATIENT_LOT)
+        if feeds and self._budget.level(now) < defaults.PATIENT_LOTS[0] / 2:
+            self._patient_at = now + defaults.PATIENT_PAUSE
 
     def _patient_room(self, now: float) -> int:
         """Return how many feeds of patient kinds may be pulled now: 0, or at least PATIENT_LOT."""
@@ -242,7 +256,8 @@ class Wanted:
         Returns infinity if it cannot.
         """
         budget = now if self._budget.has(now) else self._budget.due
-        patient = (max(budget, one.rests) for one in self._telling.values() if one.patient)
+        patient = [max(budget, one.rests) for one in self._telling.values() if one.patient]
+        patient += [max(at, self._patient_at) for at in patient]
         lots = min((when for when in patient if when > now), default=inf)
         if not self._asked and not self._paced:
             return min(self._look_at, lots)

@@ -325,6 +325,7 @@ def spec_view(job: Job, spec_of: SpecOf) -> messages.SpecView | None:
         temperature=how.temperature,
         top_k=how.top_k,
         top_p=how.top_p,
+        min_p=how.min_p,
         seed=how.seed,
         stop=spec.options.stop,
         blob=None if spec.blob is None else spec.blob.root,

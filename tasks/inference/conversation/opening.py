@@ -128,6 +128,10 @@ class Opening:
         if talk.run is None:
             await self.start(talk)
 
+    async def recall(self, talk: Talk, run: GenerationRun) -> None:
+        """Tell the head of a chain the tokens so far, as `Chains.recall`."""
+        await self._chains.recall(run, run.prompt - (len(talk.ids) - talk.answer.made))
+
     async def leave(self, talk: Talk) -> None:
         """Close the request's chain, if one is open."""
         run, talk.run = talk.run, None

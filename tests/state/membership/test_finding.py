@@ -1,5 +1,7 @@
 """Questions to peers about members that they may reach."""
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -9,7 +11,7 @@ from shoal.state.membership import probing
 from shoal.state.membership.messages import encode_find, encode_found, read_find
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Call, Refusal, Reply
-from tests.state.fake_net import FakeNet
+from tests.state.fake_net import FakeLink, FakeNet
 from tests.state.membership.stars import NONCE, counted, notice, silence, star
 
 
@@ -132,3 +134,25 @@ async def test_a_question_counts_as_many_as_it_has_members(
         question = encode_find(7, NONCE, True, crowd)
         answer = await nodes[0].endpoint.serve(nodes[1].peer, "live.find", question)
         assert isinstance(answer, Refusal) == refused
+
+
+@pytest.mark.trio
+async def test_the_last_proof_leaves_together_with_the_reply(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others leave at once, because the last one may take long."""
+    hub, leaf, *others = await star(net, 1, 4)
+    post, waits = FakeLink.post, list[bool]()
+
+    def posted(link: FakeLink, method: str, *args: Any, later: bool = False, **more: Any) -> None:
+        waits.append(later)
+        post(link, method, *args, later=later, **more)
+
+    monkeypatch.setattr(FakeLink, "post", posted)
+    question = encode_find(7, NONCE, False, [other.peer for other in others])
+    await hub.endpoint.serve(leaf.peer, "live.find", question)
+    assert waits == [False, False, True]
+    waits.clear()
+    silence(others[0])
+    await hub.endpoint.serve(leaf.peer, "live.find", question)
+    assert waits == [False, False], "the reply waits for the silent member"

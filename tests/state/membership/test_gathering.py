@@ -101,3 +101,18 @@ def test_batches_for_new_members_are_rate_limited_too() -> None:
         now += waits
     (burst, rate), (first, pace) = defaults.GATHERINGS_SOON, defaults.GATHERINGS
     assert prompt <= burst + first + now * (rate + pace) + 1
+
+
+def test_a_hurried_batch_asks_only_its_own_members_to_sign() -> None:
+    """The members in questions that can wait would otherwise sign once more."""
+    gathering = WitnessQuestions()
+    ask(gathering, "old", 0.0)
+    now = used_up(gathering, 100.0)
+    slow = gathering.add(bytes(32), [PeerId("old")], now)
+    hurried = gathering.add(bytes(32), [PeerId("new"), PeerId("other")], now + 0.1)
+    assert slow and hurried
+    assert gathering.due == now + 0.1 + defaults.GATHER_S
+    assert gathering.take(gathering.due) is hurried[0]
+    assert set(hurried[0].peers) == {"new", "other"} and set(slow[0].peers) == {"old"}
+    assert gathering.due == slow[0].due > now + 1.0
+    assert gathering.take(slow[0].due) is slow[0]

@@ -739,3 +739,16 @@ def test_the_loss_of_a_peer_that_is_no_watcher_is_not_passed_on() -> None:
     last, next_one = order[defaults.WATCHERS - 1 :][:2]
     assert set(node.to_tell(last, [X])) == {*order} - {last}
     assert node.to_tell(next_one, [X]) == {}
+
+
+def test_a_question_is_about_live_members_or_about_others(node: Liveness) -> None:
+    """A witness hurries for a new member, and each member in such a question has to sign."""
+    node.watch({OWN, A, B, C, D, X, Y})
+    node.told(A, [X, Y, Z], [], 0.0, whole=True)
+    assert set(asked_for(node, 0.0)) == {X, Y}
+    for peer in (X, Y):
+        node.answered(peer, 0.0, 0.5, proved=True)
+    later = defaults.PROVE_AGAIN_S[1] + 0.5
+    node.watch({OWN, A, B, C, D, X, Y, Z}, later)
+    assert [*map(set, node.next_questions(later).values())] == [{X, Y}]
+    assert [*map(set, node.next_questions(later).values())] == [{Z}]

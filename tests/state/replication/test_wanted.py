@@ -307,6 +307,26 @@ def test_feeds_of_many_joining_members_are_pulled_in_turn() -> None:
     assert it.next(1061.0) == {C: [place(1_000)]}  # the others wait until they are a lot
 
 
+def test_news_of_joining_members_are_pulled_together() -> None:
+    """In a small swarm each feed is pulled at once, and a lot of feeds always is."""
+    it = Lacking()
+    most = int(defaults.PATIENT_LOTS[0] * defaults.PATIENT_LOT)
+
+    def news(numbers: range, now: float) -> int:
+        it.wanted.heard(A, [member(number) for number in numbers], now)
+        return len(asked_by(it, now, now))
+
+    for number in range(most // 2):
+        assert news(range(number, number + 1), 0.0) == 1
+    assert news(range(500, 501), 0.0) == 1, "half of the budget is used up now"
+    assert news(range(501, 504), 0.1) == 0
+    assert it.wanted.next_at(0.1) == defaults.PATIENT_PAUSE
+    assert news(range(504, 509), 0.2) == 8, "a lot"
+    assert news(range(509, 511), 0.3) == 0
+    asked = asked_by(it, 10.0, 0.3)
+    assert set(asked.values()) == {0.2 + defaults.PATIENT_PAUSE} and len(asked) == 2
+
+
 def test_superseded_offers_are_never_asked_for() -> None:
     it = Lacking()
     it.wanted.heard(A, [member(number) for number in range(300)], 0.0)
