@@ -213,6 +213,7 @@ class Chain:
                     False,
                     False,
                     True,
+                    None,
                 ),
                 memoryview(names),
             )

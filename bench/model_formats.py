@@ -143,7 +143,8 @@ class Stages:
             core = Core(lambda header, payload: self._frames.append((header, bytes(payload))))
             self._ask(core, ("load", 1, 0), load_payload(shard))
             self._ask(
-                core, ("open", 1, _NAME, 128, "me", False, b"", 0, None, "", False, False, True)
+                core,
+                ("open", 1, _NAME, 128, "me", False, b"", 0, None, "", False, False, True, None),
             )
             self._cores.append(core)
 

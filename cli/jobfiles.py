@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 NO_OPTIONS: TextOptions = {
-    "max_tokens": None, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": None, "stop": (),
-    "raw": False,
+    "max_tokens": None, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None,
+    "stop": (), "raw": False,
 }  # fmt: skip
 OWN_KEYS = ("model", "kind", "file", "prompt", "priority", "deadline", "output", "seal")
 KEYS = (*OWN_KEYS, *NO_OPTIONS)
@@ -156,7 +156,7 @@ def _order(path: Path, said: Mapping[str, Any]) -> JobOrder:
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "kind", "file", "prompt", "output"), (str,)),
     **dict.fromkeys(("priority", "max_tokens", "top_k", "seed"), (int,)),
-    **dict.fromkeys(("temperature", "top_p"), (int, float)),
+    **dict.fromkeys(("temperature", "top_p", "min_p"), (int, float)),
     "deadline": (str, date),  # datetime is a kind of date
     "raw": (bool,),
     "seal": (bool, str),
@@ -199,7 +199,7 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         return _seal(path, value)
     if isinstance(value, date):
         return value.isoformat()
-    return float(checked) if key in ("temperature", "top_p") else checked
+    return float(checked) if key in ("temperature", "top_p", "min_p") else checked
 
 
 def _seal(path: Path, value: Any) -> Literal["all", "outputs"] | None:

@@ -23,6 +23,7 @@ class TextOptions(TypedDict):
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
     seed: int | None
     stop: tuple[str, ...]
     raw: bool

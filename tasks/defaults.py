@@ -9,6 +9,7 @@ MAX_WINDOW = 64  # tokens of one window, a span of drafts
 MAX_STOP_IDS = 64
 MAX_AHEAD = 4096  # requests of a gateway that wait for room at a stage
 MAX_TOP = 20  # most likely tokens that may be reported beside a chosen one
+MAX_BIAS = 1024  # token ids of a request to whose logits something is added
 PREFILL_TOKENS = 256  # tokens of one prompt span
 PREFILL_BYTES = 4 * 2**20  # bytes of one prompt span's hidden states in float32
 SPANS_UNDER_WAY = 8  # prompt spans of one session that were sent, but have not left the last stage

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -98,6 +98,11 @@ class Parrot:
         self._events[session] = on_event
         await trio.lowlevel.checkpoint()
         return 0
+
+    async def recall(
+        self, session: SessionId, position: int, prompt: Sequence[int], answer: Sequence[int]
+    ) -> None:
+        await trio.lowlevel.checkpoint()
 
     def submit(self, span: Span) -> None:
         self.submitted += 1
@@ -300,7 +305,7 @@ class Words:
             "tokens": 64,
             "steps": 3,
             "stop_ids": [1, 2],
-            "sampling": [0.0, 0, 1.0, 7],
+            "sampling": {"seed": 7},
             "start": start,
             "count": self._dice.choice([1, 2]),
             "token": self._dice.choice([True, False, 17]),
@@ -548,7 +553,7 @@ async def test_a_gateway_that_does_not_wait_fills_no_memory(tmp_path: Path) -> N
             "session": b"s" * 16, "epoch": 1, "root": first.library.names()["tiny"],
             "parts": [True, 0, 6, True], "dtype": "float32", "stages": [first.identity.peer],
             "index": 0, "tokens": 64, "soon": 64, "steps": 3, "stop_ids": [],
-            "sampling": [0.0, 0, 1.0, 7],
+            "sampling": {"seed": 7},
             "start": 0, "count": 1, "token": True, "seconds": 0.0,
         }  # fmt: skip
         await link.call("session.open", good, timeout=5)

@@ -71,6 +71,8 @@ def job() -> None:
               help="Sample among the likeliest tokens that sum to P.")  # fmt: skip
 @click.option("--top-k", type=click.IntRange(0, 2**31), default=0, metavar="K",
               help="Sample among the K likeliest tokens.")  # fmt: skip
+@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, metavar="P",
+              help="Sample among tokens at least P times as likely as the likeliest.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
               help="Random seed, to repeat a text (default: a new one for each job).")  # fmt: skip
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")

@@ -1,18 +1,45 @@
 """`shoal run`: sends a prompt to a model and prints its answer as it arrives."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from .. import defaults, render
 from ..errors import CommandError
-from ..options import TextOptions, data_option, example, json_option
+from ..options import Misused, TextOptions, data_option, example, json_option
 
 if TYPE_CHECKING:
     from ...node.control.messages.generation import GeneratedText
 
+
+class _Options(TextOptions):
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+
+
+class _Bias(click.ParamType[tuple[int, float]]):
+    """A token id and what is added to its logit, as `ID=N`."""
+
+    name = "bias"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[int, float]:
+        if isinstance(value, tuple):
+            return value
+        token, _, added = str(value).partition("=")
+        with suppress(ValueError):
+            if token.isdecimal() and int(token) < 2**31 and -100 <= float(added) <= 100:
+                return int(token), float(added)
+        what = f"expected a token id and a number from -100 to 100, got `{value}`"
+        raise Misused(what, "for example `--logit-bias 42=-100`", context, parameter)
+
+
+BIAS = _Bias()
 PROMPT_HINT = "give a text, or `-` to read one from standard input"
 
 
@@ -35,6 +62,16 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
               help="Sample among the likeliest tokens that sum to P.")  # fmt: skip
 @click.option("--top-k", type=click.IntRange(0, 2**31), default=0, metavar="K",
               help="Sample among the K likeliest tokens.")  # fmt: skip
+@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, metavar="P",
+              help="Sample among tokens at least P times as likely as the likeliest.")  # fmt: skip
+@click.option("--frequency-penalty", type=click.FloatRange(-2, 2), default=0.0, metavar="N",
+              help="Lower a token's logit by N for each time that the answer has it.")  # fmt: skip
+@click.option("--presence-penalty", type=click.FloatRange(-2, 2), default=0.0, metavar="N",
+              help="Lower a token's logit by N if the answer has it.")  # fmt: skip
+@click.option("--repetition-penalty", type=click.FloatRange(0.01, 100), default=1.0, metavar="N",
+              help="Above 1, make tokens of the prompt and the answer less likely.")  # fmt: skip
+@click.option("--logit-bias", multiple=True, type=BIAS, metavar="ID=N",
+              help="Add N (-100 to 100) to the logit of a token; may be repeated.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
               help="Random seed, to repeat a text (default: a new one).")  # fmt: skip
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
@@ -47,9 +84,10 @@ def run(
     name: str,
     prompt: str,
     adapter: str | None,
+    logit_bias: tuple[tuple[int, float], ...],
     data: Path,
     as_json: bool,
-    **options: Unpack[TextOptions],
+    **options: Unpack[_Options],
 ) -> None:
     """Run the model NAME on PROMPT and print its answer. The PROMPT `-` reads standard input.
 
@@ -57,14 +95,15 @@ def run(
     standard output, a line of figures to standard error. Control characters in the answer are
     escaped; `--json` gives the text exactly.
     """
-    from ...node.control.messages.generation import Run
+    from ...node.control.messages.generation import Run, TokenBias
     from ..resuming import answer
 
     if prompt == "-":
         prompt = read_prompt()
     if not prompt:
         raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
-    ask = Run(model=name, prompt=prompt, adapter=adapter, **options)
+    bias = tuple(TokenBias(*each) for each in logit_bias)
+    ask = Run(model=name, prompt=prompt, adapter=adapter, logit_bias=bias, **options)
     with render.Streamed(silent=as_json) as text:
         found = answer(data, ask, text.take)
     if as_json:

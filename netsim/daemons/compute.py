@@ -37,6 +37,7 @@ from ...tasks.engine.interface import DType, KvForm, LoadShard, Parts, Span
 from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.kv.parts import KvShape
 from ...tasks.engine.passes import Tuner
+from ...tasks.engine.sampling import Change
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
 from ...tasks.engine.shard import ChosenToken, Compute, Pick, Piece, Slots, Stop
 from ...tasks.engine.wire import Buffer
@@ -270,6 +271,10 @@ class NumberCompute:
             ((likeliest + place) % vocabulary, most - place)
             for place in range(min(pick.top, vocabulary))
         )
+        if pick.change is not None:  # a lost token of the answer must change the text
+            ruled = b"".join(each.tobytes() for each in _in_order(pick.change))
+            digest = hashlib.blake2b(struct.pack("<Q", number) + ruled, digest_size=8).digest()
+            number = int.from_bytes(digest)
         if sampling.temperature > 0 and sampling.top_k != 1:
             packed = struct.pack("<3Q", number, sampling.seed, position)
             number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
@@ -310,6 +315,13 @@ class NumberCompute:
 def _positions(slots: Slots) -> list[int]:
     """Return each slot of some runs."""
     return [at for first, end in slots for at in range(first, end)]
+
+
+def _in_order(change: Change) -> tuple[NDArray[Any], ...]:
+    """Return the values of a change by ascending ids, without ids that it leaves as they are."""
+    kept = (change.bias != 0) | (change.repetition != 1) | (change.penalty != 0)
+    order = np.argsort(change.ids[kept])
+    return tuple(each[kept][order] for each in change)
 
 
 def _finite(row: bytes, dtype: DType) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from ...tasks.engine.interface import Rules
 from ...tasks.inference.generation import Forwarded, GatewayEvent, GenerateRequest, Routed, Summary
 from ...tasks.inference.routing import Hop
 from ...transport.guard import Guard
@@ -78,6 +79,7 @@ class AnswerOperations:
             raw=ask.raw,
             max_tokens=ask.max_tokens,
             sampling=sampling,
+            rules=_rules_of(ask),
             stop=ask.stop,
             adapter=ask.adapter or "",
         )
@@ -97,6 +99,17 @@ class AnswerOperations:
 
         summary = await self._compute.sharing.answering.generate(asked, pass_on)
         return replace(_answer(summary, sampling.seed, stages), shared_by=sharer)
+
+
+def _rules_of(ask: generation.Run) -> Rules:
+    """Return the rules of a request that change logits. Of several biases of a token, the last one
+    counts."""
+    return Rules(
+        tuple(sorted({each.token: float(each.bias) for each in ask.logit_bias}.items())),
+        float(ask.repetition_penalty),
+        float(ask.frequency_penalty),
+        float(ask.presence_penalty),
+    )
 
 
 def _without_size(emit: Emit) -> Note[generation.TextEvent]:

@@ -10,8 +10,8 @@ from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
 
-from ...tasks.defaults import MAX_TOP, STOP_STRING_CHARACTERS, TEXT_MESSAGES
-from ...tasks.engine.interface import Sampling
+from ...tasks.defaults import MAX_BIAS, MAX_TOP, STOP_STRING_CHARACTERS, TEXT_MESSAGES
+from ...tasks.engine.interface import NO_RULES, MinP, Penalty, Repetition, Rules, Sampling
 from ...tasks.inference.generation import GenerateRequest
 from ...tasks.text.process import ChatTurn
 from ...transport.decoding import read_json
@@ -25,12 +25,13 @@ STOPS: Final = 4  # stop strings of one request, as OpenAI allows
 COMPLETION_TOKENS: Final = 16  # tokens of a completion without `max_tokens`, as OpenAI generates
 _SEED_BITS: Final = 64
 _PARTS: Final = 1024  # parts of one message
+_TOKEN_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
 LABEL: Final = 512  # characters of a text that is ignored
 
 B = TypeVar("B", bound=Message)
 _Unsupported: TypeAlias = None
 _Tokens = Annotated[int, Meta(ge=1, le=2**24)]
-_Zero = Annotated[float, Meta(ge=0, le=0)]
+_Added = Annotated[float, Meta(ge=-100, le=100)]
 _Label = Annotated[str, Meta(max_length=LABEL)]
 _Stop = Annotated[str, Meta(min_length=1, max_length=STOP_STRING_CHARACTERS)]
 Top = Annotated[int, Meta(ge=0, le=MAX_TOP)]
@@ -93,9 +94,11 @@ class _SharedParameters(Message, frozen=True, forbid_unknown_fields=True, kw_onl
     seed: int | None = None
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=STOPS)] | None = None
     n: Literal[1] | None = None
-    frequency_penalty: _Zero | None = None
-    presence_penalty: _Zero | None = None
-    logit_bias: _Unsupported = None
+    min_p: MinP | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    logit_bias: Annotated[dict[str, _Added], Meta(max_length=MAX_BIAS)] | None = None
     user: _Label | None = None
 
     def check(self) -> None:
@@ -104,6 +107,20 @@ class _SharedParameters(Message, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ValueError("`stream_options`: expected only together with `stream`")
         if self.seed is not None and not -(2 ** (_SEED_BITS - 1)) <= self.seed < 2**_SEED_BITS:
             raise ValueError("`seed`: expected a whole number of 64 bits")
+        for token in self.logit_bias or ():
+            if _TOKEN_ID.fullmatch(token) is None or int(token) >= 2**31:
+                raise ValueError("`logit_bias`: expected token ids, from 0 to 2^31 - 1, in quotes")
+
+    def rules(self) -> Rules:
+        """Return the rules that change logits."""
+        bias = {int(token): added for token, added in (self.logit_bias or {}).items()}
+        repetition = self.repetition_penalty
+        return Rules(
+            tuple(sorted(bias.items())),
+            1.0 if repetition is None else repetition,
+            self.frequency_penalty or 0.0,
+            self.presence_penalty or 0.0,
+        )
 
 
 class ChatBody(_SharedParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -171,6 +188,8 @@ class Asked:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    rules: Rules = NO_RULES
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: bool = False
@@ -191,7 +210,8 @@ class Asked:
             messages=self.messages,
             raw=self.messages is None,
             max_tokens=self.max_tokens,
-            sampling=Sampling(self.temperature, self.top_k, self.top_p, seed),
+            sampling=Sampling(self.temperature, self.top_k, self.top_p, seed, self.min_p),
+            rules=self.rules,
             stop=self.stop,
             logprobs=self.logprobs,
             top=self.top,
@@ -232,6 +252,8 @@ def _shared(body: _SharedParameters) -> Asked:
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=body.top_k or 0,
+        min_p=body.min_p or 0.0,
+        rules=body.rules(),
         seed=None if body.seed is None else body.seed % 2**_SEED_BITS,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stream=bool(body.stream),
@@ -258,8 +280,12 @@ _EXPECTED: Final = {
     "n": "expected 1: this API generates one answer for each request",
     "best_of": "expected 1: this API generates one answer for each request",
     "top_logprobs": f"expected a whole number from 0 to {MAX_TOP}",
-    "frequency_penalty": "expected 0: penalties are not supported",
-    "presence_penalty": "expected 0: penalties are not supported",
+    "frequency_penalty": "expected a number from -2 to 2",
+    "presence_penalty": "expected a number from -2 to 2",
+    "repetition_penalty": "expected a number from 0.01 to 100; 1 changes nothing",
+    "min_p": "expected a number from 0 to 1",
+    "logit_bias": f"expected at most {MAX_BIAS} token ids in quotes, each with a number from -100 "
+    "to 100",
     "prompt": "expected a text, or a list of exactly one text",
     "input": "expected a text, token ids, or a list of texts or of lists of token ids, none empty",
     "encoding_format": "expected `float` or `base64`",

@@ -18,7 +18,7 @@ from .adapters import LoadAdapter
 from .defaults import HOLD_S
 from .errors import EngineError
 from .families import Architecture, architecture, weight_bytes
-from .interface import Loaded, LoadShard, SessionId, Span
+from .interface import NO_RULES, Loaded, LoadShard, SessionId, Span
 from .kv import arrival
 from .kv.blocks import BlockCopy, BlockTable, blocks_for
 from .kv.states import SessionStates, StateUse
@@ -30,6 +30,7 @@ from .spans.answers import Emit, StoredAnswers
 from .spans.checks import check
 from .spans.opening import block_names, parse_open
 from .spans.room import Room
+from .spans.rules import SessionRules, recalled
 from .training import Training
 from .wire import Buffer, Header, WireError
 
@@ -85,6 +86,7 @@ class Core:
             "read": kv_parts.read,
             "write": kv_parts.write,
             "fork": self._fork,
+            "recall": self._recall,
             "usage": self._usage,
             "tune-open": self._training.open,
             "tune-set": self._training.set,
@@ -250,6 +252,9 @@ class Core:
                 "too-long", f"{tokens} positions were asked for, the context is {context}"
             )
         names = block_names(order.owner, adapter, payload) if shard.reuses else []
+        rules = None
+        if order.rules != NO_RULES:
+            rules = SessionRules(order.rules, shard.compute.arch.vocab)
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
             self._room.make(shard, blocks_for(order.now))
@@ -270,7 +275,7 @@ class Core:
         self._opened += 1
         session = Session(order.name, order.owner, shard, table, share, self._opened)
         session.adapter, session.own, session.states = used, order.own, states
-        session.packed = order.packed
+        session.packed, session.rules = order.packed, rules
         self._sessions[order.name] = self._by_share[share] = session
         return table.length, b""
 
@@ -326,6 +331,14 @@ class Core:
             into.arrival = None
         into.forget()
         return into.table.length, b""
+
+    def _recall(self, header: Header, payload: memoryview) -> Result:
+        """Tell a session the tokens on which its rules depend."""
+        session = self.session(header[0] if header else None)
+        if session.rules is None:
+            raise EngineError("bad-span", "the session has no rules")
+        session.rules.recall(*recalled(header, payload))
+        return None, b""
 
     def _usage(self, header: Header, payload: memoryview) -> Result:
         shards = self._shards.values()
@@ -503,11 +516,19 @@ class Core:
         else:
             source = compute.source(span)
         job = SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
-        picks = session.shard.costs.picks
-        session.share.picks(picks.seconds(span.sampling, span.top) if span.want == "token" else 0.0)
         if span.draft and span.want == "token":
             job.drafts = (span.tokens or ())[1:]
+        session.share.picks(self._pick_seconds(session, job))
         return job
+
+    @staticmethod
+    def _pick_seconds(session: Session, job: SpanInProgress) -> float:
+        """Return the predicted seconds of each choice of a span."""
+        span, rules = job.span, session.rules
+        if span.want != "token":
+            return 0.0
+        changed = 0 if rules is None else rules.size + span.steps
+        return session.shard.costs.picks.seconds(span.sampling, span.top, changed)
 
     def _schedule(self, session: Session) -> None:
         """Tell the scheduler which rows the session needs."""

@@ -68,6 +68,7 @@ CALIBRATION_ROWS = 64  # rows of the larger step that is measured after loading 
 CALIBRATION_S = 0.25  # … unless the smaller one takes longer than this many seconds
 TEXTS = 16  # texts of the step that is measured to know what the row of a text takes …
 TEXT_BLOCKS = 5  # … and blocks of KV of each
+CHANGED = 1024  # logits that are changed by rules to measure what this takes
 PICKS = 4  # tokens that are chosen at once to measure what their sampling parameters take
 COLD_BYTES = 48 << 20  # keys and values that are read once, to measure how long this takes
 LEAST_ROWS = (2, 4)  # rows to which smaller products may be padded; the faster is used

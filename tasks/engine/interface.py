@@ -6,15 +6,16 @@ real engine is a worker process (`process.py` in the daemon, `worker.py` in the 
 simulator has another implementation of the same protocol.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Meta
 
 from ...transport.message import Natural, Row
 from ..costs.shardcosts import NO_COSTS, ShardCosts
-from ..defaults import MAX_LAYERS
+from ..defaults import MAX_BIAS, MAX_LAYERS
 
 if TYPE_CHECKING:
     from .adapters import LoadAdapter
@@ -86,16 +87,51 @@ class Sampling(NamedTuple):
     top_k: int = 0  # 0: all
     top_p: float = 1.0
     seed: int = 0  # 64 bits; the noise depends on (seed, position, token id) only
+    min_p: float = 0.0  # least probability of a token, as a part of the likeliest one's
 
 
 Temperature = Annotated[float, Meta(ge=0.0, le=100.0)]
 TopK = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+Repetition = Annotated[float, Meta(ge=0.01, le=100.0)]
+TokenBias = tuple[Annotated[int, Meta(ge=0, lt=2**31)], Annotated[float, Meta(ge=-100, le=100)]]
+Bias = Annotated[tuple[TokenBias, ...], Meta(max_length=MAX_BIAS)]
+"""Token ids, ascending, each with what is added to its logit."""
 Logprob = Annotated[float, Meta(ge=-1e9, le=1e-3)]
 Likely = tuple[int, float]
 """A token id, and its log-probability by the model's own distribution."""
-Sampled = tuple[Temperature, TopK, TopP, Natural]
+Sampled = tuple[Temperature, TopK, TopP, Natural, MinP]
 """The values of `Sampling` in a message, with their bounds."""
+
+
+class Rules(Row, frozen=True):
+    """Rules that change the logits of a session, in the order in which they apply. Spec:
+    docs/spec/sampling.md.
+
+    `bias` is added. The logits of tokens that the prompt or the answer has are divided by
+    `repetition` if they are positive, else multiplied by it. Those of tokens that the answer has
+    are lowered by `presence`, and by `frequency` for each time.
+    """
+
+    bias: Bias = ()
+    repetition: Repetition = 1.0
+    frequency: Penalty = 0.0
+    presence: Penalty = 0.0
+
+    @property
+    def penalise(self) -> bool:
+        """Whether they depend on the tokens so far."""
+        return self.repetition != 1.0 or self.frequency != 0.0 or self.presence != 0.0
+
+    def check(self) -> None:
+        """Raise ValueError if the ids of `bias` are not in ascending order."""
+        if any(one >= other for (one, _), (other, _) in pairwise(self.bias)):
+            raise ValueError("`sampling` has a `bias` whose ids are not in ascending order")
+
+
+NO_RULES: Final = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +237,7 @@ class SessionTerms:
     at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
     is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "". If
     `packed`, its hidden states come and go packed (activations/layout.py). Unless
-    `exact`, cached blocks may stem from copies in int8.
+    `exact`, cached blocks may stem from copies in int8. `rules` change the logits at the head.
     """
 
     owner: str = ""
@@ -214,6 +250,7 @@ class SessionTerms:
     own: bool = False
     packed: bool = False
     exact: bool = True
+    rules: Rules = NO_RULES
 
 
 KvForm = Literal["exact", "int8"]
@@ -295,6 +332,17 @@ class Engine(Protocol):
         Raises EngineError `no-adapter` if the session's adapter is not loaded, or was evicted.
         The session's events are passed to `on_event`, which is called on the event loop and must
         not block.
+        """
+        ...
+
+    async def recall(
+        self, session: SessionId, position: int, prompt: Sequence[int], answer: Sequence[int]
+    ) -> None:
+        """Tell a session with rules which tokens are before `position`: the different ones of the
+        prompt, in any order, and all those of the answer.
+
+        The tokens that it chooses from then on are added. Raises EngineError `bad-token` if an id
+        is not in the vocabulary, and `bad-span`.
         """
         ...
 

@@ -26,6 +26,7 @@ from .interface import (
     Likely,
     Loaded,
     LoadShard,
+    MinP,
     Parts,
     Sampling,
     Span,
@@ -89,6 +90,7 @@ class _Span(Row, frozen=True):
     top_k: TopK
     top_p: TopP
     seed: Natural
+    min_p: MinP
     steps: Annotated[int, Meta(ge=1, le=_MOST_POSITIONS)]
     stop_ids: Annotated[
         tuple[Annotated[int, Meta(ge=0, le=1 << 31)], ...], Meta(max_length=STOP_IDS)
@@ -119,7 +121,7 @@ def parse_span(header: Header, payload: memoryview) -> Span:
         tokens=_tokens(ids, said.count) if ids is not None else None,
         hidden=hidden,
         want=said.want,
-        sampling=Sampling(said.temperature, said.top_k, said.top_p, said.seed),
+        sampling=Sampling(said.temperature, said.top_k, said.top_p, said.seed, said.min_p),
         steps=said.steps,
         stop_ids=said.stop_ids,
         top=said.top,

@@ -5,6 +5,7 @@ span is written at once if the socket accepts it, and otherwise by one writer ta
 for any reason, its sessions fail and another worker is started.
 """
 
+import array
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from .adapters import LoadAdapter
 from .errors import EngineError, EngineUnavailable
 from .interface import (
     DEFAULT_TERMS,
+    NO_RULES,
     EngineEvent,
     FailedEvent,
     KvForm,
@@ -413,14 +415,24 @@ class EngineProcess:
         self._watched.set()
         try:
             fields = session, tokens, terms.owner, terms.background, terms.user
+            rules = None if terms.rules == NO_RULES else astuple(terms.rules)
             more = terms.shard, terms.soon, terms.adapter, terms.own, terms.packed, terms.exact
-            value, _ = await self._request("open", *fields, *more, payload=terms.names)
+            value, _ = await self._request("open", *fields, *more, rules, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)
             if not isinstance(error, EngineError):  # cancelled; the worker may still open it
                 self._send(("close", 0, session))
             raise
         return value if isinstance(value, int) else 0
+
+    async def recall(
+        self, session: SessionId, position: int, prompt: Sequence[int], answer: Sequence[int]
+    ) -> None:
+        try:
+            tokens = array.array("i", (*prompt, *answer)).tobytes()
+        except (OverflowError, TypeError):
+            raise EngineError("bad-token", "a token id is not a 32-bit integer") from None
+        await self._request("recall", session, position, len(prompt), payload=tokens)
 
     def submit(self, span: Span) -> None:
         opened = self._sessions.get(span.session)

@@ -6,6 +6,7 @@ state passes from one token to the next.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,27 @@ MIX2 = 0x94D049BB133111EB
 _DOUBT = 1e-9  # part of top_p by which sums in another order might differ, many times over
 
 
-def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, float]:
-    """Return the token at `position` and its log-probability at temperature 1.
+class Change(NamedTuple):
+    """Changes of the logits of some token ids, by a session's rules: `bias` is added, then the sum
+    is divided by `repetition` if it is positive, else multiplied by it, then `penalty` is
+    subtracted."""
+
+    ids: Ids  # each at most once
+    bias: Floats
+    repetition: Floats
+    penalty: Floats
+
+    def of(self, values: Logits) -> Logits:
+        """Return the changed logits of the ids from their logits."""
+        biased = values.astype(np.float64) + self.bias
+        divided = np.where(biased > 0, biased / self.repetition, biased * self.repetition)
+        return (divided - self.penalty).astype(np.float32)
+
+
+def choose(
+    logits: Logits, sampling: Sampling, position: int, change: Change | None = None
+) -> tuple[int, float]:
+    """Return the token at `position` and its log-probability at temperature 1, without the change.
 
     `logits` has one float32 per token id. Raises EngineError `not-finite` if the largest is
     infinite or NaN.
@@ -36,8 +56,14 @@ def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, floa
     largest = float(logits[token])
     if not math.isfinite(largest):
         raise EngineError("not-finite", f"the logits for position {position} are not finite")
+    shaped, top = logits, largest
+    if change is not None:
+        shaped = logits.copy()
+        shaped[change.ids] = change.of(logits[change.ids])
+        token = int(shaped.argmax())
+        top = float(shaped[token])
     if sampling.temperature > 0:
-        token = _draw(logits, largest, sampling, position)
+        token = _draw(shaped, top, sampling, position)
     return token, float(logits[token]) - largest - _log_total(logits, largest)
 
 
@@ -66,9 +92,11 @@ def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> 
         scaled = (logits.astype(np.float64) - largest) / sampling.temperature
     top_k, top_p = sampling.top_k, sampling.top_p
     ids, values = np.arange(len(scaled)), scaled
-    if 0 < top_k < len(scaled):
+    if sampling.min_p > 0:
+        scaled = np.where(scaled < math.log(sampling.min_p), -math.inf, scaled)
+    if 0 < top_k < len(scaled) or sampling.min_p > 0:
         ids = np.flatnonzero(scaled > -math.inf)  # the others never win, but slow a partition down
-        if top_k < len(ids):
+        if 0 < top_k < len(ids):
             ids = ids[_largest(scaled[ids], top_k)]
         values = scaled[ids]
     scores = values + gumbel(sampling.seed, position, ids)

@@ -35,6 +35,7 @@ from typing import Final
 from .defaults import (
     ACCOUNTS,
     BACKGROUND_PART,
+    CHANGED,
     DECODE_FACTOR,
     DECODE_PART,
     GROUP_GAIN,
@@ -58,17 +59,22 @@ class PickCosts:
     """Predicted time that the choice of a token takes beyond that of the likeliest one, in seconds.
 
     A drawn token takes `one` if `top_k` is 1, and up to `all` if every token of the `vocabulary`
-    may be drawn. The report of the most likely tokens takes `top`.
+    may be drawn. The report of the most likely tokens takes `top`. The change of up to CHANGED
+    logits by rules takes `changed`.
     """
 
     one: float
     all: float
     top: float
     vocabulary: int
+    changed: float = 0.0
 
-    def seconds(self, sampling: Sampling, top: int) -> float:
-        """Return the seconds for a token with these parameters."""
+    def seconds(self, sampling: Sampling, top: int, changed: int = 0) -> float:
+        """Return the seconds for a token with these parameters, of which rules change up to
+        `changed` logits."""
         seconds = self.top if top else 0.0
+        if changed:
+            seconds += self.changed * max(1.0, min(changed, self.vocabulary) / CHANGED)
         if sampling.temperature > 0:
             part = min(1.0, (sampling.top_k or self.vocabulary) / self.vocabulary)
             seconds += self.one + part * (self.all - self.one)

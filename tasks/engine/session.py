@@ -15,6 +15,7 @@ from .kv.blocks import BlockTable
 from .kv.states import SessionStates
 from .scheduler import Share
 from .shard import ChosenToken, LoadedShard
+from .spans.rules import SessionRules
 from .wire import Buffer, Header
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Session:
         self.share = share
         self.adapter: LoadedAdapter | None = None
         self.states: SessionStates | None = None  # of recurrent layers
+        self.rules: SessionRules | None = None  # that change its logits
         self.own = False  # whether it is of the machine's own gateway
         self.arrival: Arrival | None = None  # parts of KV from elsewhere, until the next span
         self.doubt: Doubt | None = None  # what its next positions must have, or it ends

@@ -13,6 +13,7 @@ from .kv.copy import KvCopies
 from .kv.parts import KvPartCodec
 from .kv.states import SessionStates, StatePool, StateUse
 from .passes import Tuner
+from .sampling import Change
 from .scheduler import AdapterCosts, StepCosts
 from .wire import Buffer
 
@@ -46,6 +47,7 @@ class Pick:
     sampling: Sampling
     position: int
     top: int = 0  # most likely tokens to report with it
+    change: Change | None = None  # by the rules of the session
 
 
 class ChosenToken(NamedTuple):

@@ -33,6 +33,7 @@ from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
 from .routing import Hop
+from .serving.recalling import Recall
 from .session import (
     SESSION_BYTES,
     AskState,
@@ -42,6 +43,8 @@ from .session import (
     SessionChanged,
     SessionClosed,
     SessionOpened,
+    SessionSampling,
+    pack_tokens,
     parse_dtype,
     parse_opened,
     stage_code,
@@ -101,7 +104,7 @@ class Chains:
         """Open, all at once, the stages of a run that are in `peers`.
 
         Lowers `run.start` to the shortest prefix that these stages have cached.
-        Raises Refused if a stage refuses or cannot be reached.
+        Raises StageRefused if a stage refuses or cannot be reached.
         """
         failures: list[StageRefused] = []
         # A sum covers all positions, so a pooled session has no use for a cached prefix. The names
@@ -136,7 +139,7 @@ class Chains:
     async def _open_stage(
         self, run: GenerationRun, index: int, model: Model, sampling: Sampling, names: bytes
     ) -> SessionOpened:
-        """Open one stage, and return its reply. Raises Refused."""
+        """Open one stage, and return its reply. Raises StageRefused."""
         hop, message = run.route[index], self._order(run, index, model, sampling)
         await self._courier.meet(hop.peer)
         try:
@@ -190,7 +193,7 @@ class Chains:
             soon=run.prompt + min(run.new, ANSWER_SOON),
             steps=run.new,
             stop_ids=model.text.info.stop_ids[:MAX_STOP_IDS],
-            sampling=sampling,
+            sampling=SessionSampling.of(sampling, run.terms.rules),
             job=run.terms.job,
             pooled=run.terms.pooled,
             top=run.terms.top,
@@ -244,6 +247,23 @@ class Chains:
             raise StageRefused(peer, SessionError(code, error.message)) from None
         before.places[peer] = place
 
+    async def recall(self, run: GenerationRun, answer: int) -> None:
+        """Tell the head the tokens so far, if it has rules that depend on them. The last `answer`
+        tokens of the run's prompt are those of the answer.
+
+        Of the user's prompt, the head learns which tokens it has, but not their order, and only
+        for a penalty of repetitions. Raises CallRefused, and LinkClosed if it cannot be reached.
+        """
+        rules = run.terms.rules
+        if not rules.penalise:
+            return
+        before = run.ids[: run.prompt - answer] if rules.repetition != 1.0 else ()
+        prompt, place = sorted(set(before)), len(run.route) - 1
+        message = Recall(run.session, run.epoch, place, run.prompt, len(prompt))
+        tokens = pack_tokens((*prompt, *run.ids[run.prompt - answer : run.prompt]))
+        peer = run.peers[-1]
+        await self._ask(peer, "session.recall", message.header(), tokens, OPEN_TIMEOUT)
+
     async def drop(
         self, run: GenerationRun, peers: Collection[PeerId], epoch: int | None = None
     ) -> None:
@@ -265,10 +285,10 @@ class Chains:
         peer: PeerId,
         method: str,
         header: Mapping[str, object],
-        names: bytes,
+        payload: bytes,
         timeout: float,
     ) -> Mapping[str, object]:
-        """Call a method of a peer with prefix names, and return the header of its reply.
+        """Call a method of a peer with a payload, and return the header of its reply.
 
         Raises CallRefused if the peer refuses, and LinkClosed if the peer cannot be reached or is
         quiet now or before it replies.
@@ -277,7 +297,7 @@ class Chains:
             with trio.CancelScope() as scope:
                 self._asking[scope] = peer
                 try:
-                    return await self._call(peer, method, header, names, timeout)
+                    return await self._call(peer, method, header, payload, timeout)
                 finally:
                     del self._asking[scope]
         raise LinkClosed("unreachable", f"{peer} is quiet")
@@ -287,17 +307,17 @@ class Chains:
         peer: PeerId,
         method: str,
         header: Mapping[str, object],
-        names: bytes,
+        payload: bytes,
         timeout: float,
     ) -> Mapping[str, object]:
         """Call a method for `_ask`, and give up if the peer falls silent before it replies."""
         if peer == self._courier.peer:  # it can answer questions
-            return (await self._courier.call(peer, method, header, names, timeout=timeout)).header
+            return (await self._courier.call(peer, method, header, payload, timeout=timeout)).header
         failure: CallRefused | LinkClosed = LinkClosed("unreachable", f"{peer} does not answer")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_silent, peer, nursery.cancel_scope)
             try:
-                reply = await self._courier.call(peer, method, header, names, timeout=timeout)
+                reply = await self._courier.call(peer, method, header, payload, timeout=timeout)
                 return reply.header
             except (CallRefused, LinkClosed) as error:
                 failure = error

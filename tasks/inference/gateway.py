@@ -17,6 +17,7 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ..defaults import MAX_NEW_TOKENS
 from ..drafting.sessions import Drafting
+from ..engine.interface import Rules
 from ..errors import PromptTooLong, SessionError
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains
@@ -165,6 +166,7 @@ class Gateway:
     ) -> Summary:
         ids = await self._encode(model, request)
         new = _room(model, len(ids), request.max_tokens)
+        _check_bias(request.rules, model)
         answer = Answer(
             ids, model, request, emit, began, at_context=len(ids) + new == model.context
         )
@@ -251,6 +253,15 @@ class Gateway:
 
 async def _unheard(_event: GatewayEvent) -> None:
     pass
+
+
+def _check_bias(rules: Rules, model: Model) -> None:
+    """Raise SessionError `bad-request` if a bias is for a token that the model does not have."""
+    for token, _ in rules.bias[-1:]:
+        if token >= model.vocabulary:
+            most = model.vocabulary - 1
+            what = f"the bias is for token {token}, but the model's tokens end with {most}"
+            raise SessionError("bad-request", what)
 
 
 def _room(model: Model, prompt: int, wanted: int | None) -> int:

@@ -13,7 +13,7 @@ from ..defaults import EMIT_PACE
 from ..drafting.speculation import DraftCounts, Speculation
 from ..engine.activations.layout import Activations
 from ..engine.families import Architecture
-from ..engine.interface import Sampling, SessionId
+from ..engine.interface import NO_RULES, Rules, Sampling, SessionId
 from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
 from ..text.frames import TextInfo
@@ -110,6 +110,7 @@ class GenerateRequest:
     raw: bool = False
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    rules: Rules = NO_RULES
     stop: tuple[str, ...] = ()
     job: str = ""  # id of the job, or ""
     turn: Turn | None = None
@@ -180,13 +181,14 @@ class SessionPurpose:
     """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
     whose name it runs, or "". A `pooled` session generates no tokens. `top` is the number of most
     likely tokens that come with each token. An `exact` session uses no KV that stems from copies in
-    int8."""
+    int8. `rules` change the logits."""
 
     job: str = ""
     user: str = ""
     pooled: bool = False
     top: int = 0
     exact: bool = False
+    rules: Rules = NO_RULES
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from msgspec import Meta
 from msgspec.structs import astuple, replace
 
 from ...transport.identity import PeerId
-from ...transport.message import Natural, Root
+from ...transport.message import Message, Natural, Root
 from ..defaults import (
     MAX_AHEAD,
     MAX_POSITIONS,
@@ -26,7 +26,21 @@ from ..defaults import (
     MAX_WINDOW,
 )
 from ..engine.activations.layout import Activations
-from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
+from ..engine.interface import (
+    USER_BYTES,
+    Bias,
+    DType,
+    Logprob,
+    MinP,
+    Parts,
+    Penalty,
+    Repetition,
+    Rules,
+    Sampling,
+    Temperature,
+    TopK,
+    TopP,
+)
 from ..errors import BadMessage
 from ..message import HeaderMessage
 
@@ -77,6 +91,41 @@ class EpochMessage(SessionMessage, frozen=True):
     epoch: Annotated[int, Meta(ge=1, le=2**32 - 1)]
 
 
+class SessionSampling(Message, frozen=True):
+    """How the head of a session chooses tokens (docs/spec/sampling.md)."""
+
+    temperature: Temperature = 0.0
+    top_k: TopK = 0
+    top_p: TopP = 1.0
+    seed: Natural = 0
+    min_p: MinP = 0.0
+    bias: Bias = ()
+    repetition: Repetition = 1.0
+    frequency: Penalty = 0.0
+    presence: Penalty = 0.0
+
+    @classmethod
+    def of(cls, sampling: Sampling, rules: Rules) -> Self:
+        """Return the message for these parameters."""
+        return cls(*sampling, *astuple(rules))
+
+    @property
+    def sampling(self) -> Sampling:
+        """The parameters that do not depend on the tokens so far."""
+        return Sampling(self.temperature, self.top_k, self.top_p, self.seed, self.min_p)
+
+    @property
+    def rules(self) -> Rules:
+        """The rules that change logits."""
+        return Rules(self.bias, self.repetition, self.frequency, self.presence)
+
+    def check(self) -> None:
+        """Raise ValueError if the seed or the order of `bias` is wrong."""
+        if self.seed >= 2**64:
+            raise ValueError("`sampling` has a seed of over 64 bits")
+        self.rules.check()
+
+
 class Open(EpochMessage, frozen=True):
     """`session.open`: the gateway reserves KV at one stage. The specification explains each field.
 
@@ -93,7 +142,7 @@ class Open(EpochMessage, frozen=True):
     soon: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     steps: _Position = 0
     stop_ids: Annotated[tuple[_Whole, ...], Meta(max_length=MAX_STOP_IDS)] | None = None
-    sampling: Sampled | None = None
+    sampling: SessionSampling | None = None
     job: Root = ""  # id of the job that the session is for, or ""
     pooled: bool = False
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
@@ -120,12 +169,14 @@ class Open(EpochMessage, frozen=True):
         told = self.steps or None, self.stop_ids, self.sampling
         if self.parts.head and not self.pooled and None in told:
             raise ValueError(f"`{_FOR_THE_HEAD[told.index(None)]}` is missing for the head")
-        if self.sampling is not None and self.sampling[3] >= 2**64:
-            raise ValueError("`sampling` has a seed of over 64 bits")
+        if self.sampling is not None:
+            self.sampling.check()
 
     def header(self) -> dict[str, object]:
         header = self.fields() | {"parts": astuple(self.parts)}
         if self.parts.head:
+            if self.sampling is not None:
+                header["sampling"] = self.sampling.fields()
             return header
         hidden = _FOR_THE_HEAD if self.parts.embedding else (*_FOR_THE_HEAD, "veil")
         return {name: value for name, value in header.items() if name not in hidden}

@@ -20,6 +20,7 @@ from ..defaults import (
 from ..engine.errors import EngineError
 from ..engine.interface import (
     NAME_BYTES,
+    NO_RULES,
     Engine,
     EngineEvent,
     Parts,
@@ -36,6 +37,7 @@ from .serving.endings import StageEndings, StageParts
 from .serving.inputs import StageInputs
 from .serving.meetings import Meetings
 from .serving.outputs import StageOutputs
+from .serving.recalling import StageRecalls
 from .serving.stagesession import ServedShard, StageSession
 from .session import (
     AskState,
@@ -90,6 +92,7 @@ class Stage:
         self._parts = StageParts(host, courier, engine, self._all, self.meter, self._endings)
         self._outputs = StageOutputs(self._parts, self._changes, self.chunks, self._slow)
         StageInputs(self._parts, self._changes).listen()
+        StageRecalls(self._parts).listen()
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
         courier.watch_links(self._waits_for)
@@ -292,6 +295,7 @@ class Stage:
                 own=session.gateway == self._courier.peer,
                 exact=session.exact,
                 packed=session.packed,
+                rules=order.sampling.rules if order.sampling else NO_RULES,
             )
             cached = await self._adapters.open(self._parts.engine, session, on_event, terms)
             cached = await self.chunks.brought(session, names, cached)

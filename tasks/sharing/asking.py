@@ -305,6 +305,9 @@ def _fitting(request: GenerateRequest, offers: Sequence[SharedOffer]) -> list[Sh
     refused = {
         "LoRA adapters": bool(request.adapter),
         "log probabilities": request.logprobs or request.top > 0,
+        "`min_p`": request.sampling.min_p > 0,
+        "penalties": request.rules.penalise,
+        "bias of tokens": bool(request.rules.bias),
     }
     for what, wanted in refused.items():
         if wanted:

@@ -265,6 +265,8 @@ class FakeEngine:
         self.holds = 0
         self.fail_at: int | None = None  # a span that ends there fails
         self.refuse_spans = False
+        self.recalled: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        self.refuse_recall = ""  # the code of the next refusal
         self.refuse_kv = ""  # the code of the refusal of parts
         self.crashed = False
         self.poison: int | None = None  # a span that ends there or later crashes the engine
@@ -311,6 +313,17 @@ class FakeEngine:
                 break
             rows = found
         return [*rows]
+
+    async def recall(
+        self, session: SessionId, position: int, prompt: Sequence[int], answer: Sequence[int]
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+        if code := self.refuse_recall:
+            self.refuse_recall = ""
+            raise EngineError(code, "as the test wants")
+        if session not in self.states:
+            raise EngineError("unknown-session", "the session is not open")
+        self.recalled.append((position, tuple(prompt), tuple(answer)))
 
     def submit(self, span: Span) -> None:
         if self.refuse_spans:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Never
 
+from ....tasks.defaults import MAX_BIAS
 from ... import defaults
 from .encoding import Ask, Event, IfKnown, Items, Number, Reply, TextBound, Whole
 from .models import NAME_LIMIT, Name
@@ -21,6 +22,7 @@ class AskForText(Ask[Reply, Event]):
     temperature: Annotated[float, Number(0.0, 100.0)] = 0.0
     top_k: Annotated[int, Whole(0, 2**31)] = 0
     top_p: Annotated[float, Number(1e-9, 1.0)] = 1.0
+    min_p: Annotated[float, Number(0.0, 1.0)] = 0.0
     seed: Annotated[int, Whole(0, 2**64 - 1)] | None = None
     stop: Annotated[tuple[Annotated[str, TextBound(NAME_LIMIT)], ...], Items(0, STOP_LIMIT)] = ()
 
@@ -118,13 +120,26 @@ class Forget(Ask[Forgotten, Never]):
     token: Annotated[str, TextBound(TOKEN_LIMIT)]
 
 
+@dataclass(frozen=True, slots=True)
+class TokenBias:
+    """What is added to the logit of a token."""
+
+    token: Annotated[int, Whole(0, 2**31 - 1)]
+    bias: Annotated[float, Number(-100.0, 100.0)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(AskForText[GeneratedText, TextEvent]):
     """Request to generate text that continues or answers a prompt. If `resumable`, the answer goes
-    on for a while when the connection drops."""
+    on for a while when the connection drops. `logit_bias` has token ids, each with what is added
+    to its logit."""
 
     op = "run"
     prompt: Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)]
     max_tokens: Annotated[int, Whole(1, 2**24)] | None = None
     adapter: Name | None = None  # name or root of an adapter
     resumable: bool = False
+    frequency_penalty: Annotated[float, Number(-2.0, 2.0)] = 0.0
+    presence_penalty: Annotated[float, Number(-2.0, 2.0)] = 0.0
+    repetition_penalty: Annotated[float, Number(0.01, 100.0)] = 1.0
+    logit_bias: Annotated[tuple[TokenBias, ...], Items(0, MAX_BIAS)] = ()

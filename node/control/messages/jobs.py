@@ -161,6 +161,7 @@ class SpecView:
     stop: tuple[str, ...]
     blob: str | None
     sealed: str = ""
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

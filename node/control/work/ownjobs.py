@@ -218,7 +218,7 @@ class Submission:
             blobs.append(rows)
         lease = jobs_defaults.LEASE if ask.seal is None else jobs_defaults.SEALED_LEASE
         made = await self._working.submitter.submit(jobs, lease=lease)
-        replicate = self._working.keepers.replicate
+        replicate = self._working.replication.replicate
         replicated = await replicate(made[-1], *blobs[-1], jobs_defaults.KEEP_COPIES)
         broken = [line for each in prepared for line in each.broken]
         return messages.SubmittedJobs(
@@ -312,5 +312,9 @@ def sampling_of(ask: AskForText[object, object], host: Host) -> Sampling:
     """Return the sampling options of a request. If it has no seed, a random one is chosen."""
     seed = int.from_bytes(host.entropy(8), "big") if ask.seed is None else ask.seed
     return Sampling(
-        temperature=float(ask.temperature), top_k=ask.top_k, top_p=float(ask.top_p), seed=seed
+        temperature=float(ask.temperature),
+        top_k=ask.top_k,
+        top_p=float(ask.top_p),
+        seed=seed,
+        min_p=float(ask.min_p),
     )

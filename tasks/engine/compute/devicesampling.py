@@ -5,7 +5,9 @@ rounded differently in the last of 53 bits, so a token could differ only if two 
 `top_p`, are that close. Nothing waits for the device before all choices are made.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -13,7 +15,7 @@ from torch.nn import functional as F
 
 from ..errors import EngineError
 from ..interface import Sampling
-from ..sampling import GOLDEN, MIX1, MIX2, stream_of
+from ..sampling import GOLDEN, MIX1, MIX2, Change, stream_of
 
 _WORD = 1 << 64
 
@@ -38,18 +40,23 @@ def choose_all(
     logits: torch.Tensor,
     asked: Sequence[tuple[Sampling, int]],
     peaks_of: Callable[[torch.Tensor], Peaks] = peaks,
+    changes: Mapping[int, Change] = MappingProxyType({}),
 ) -> list[tuple[int, float] | EngineError]:
     """Return, for each row of `logits` (rows x vocabulary), the token and its log-probability.
 
-    `asked` has the sampling parameters and the position of each row. The result of a row whose
-    largest logit is not finite is an EngineError `not-finite`.
+    `asked` has the sampling parameters and the position of each row. `changes` are those of some
+    rows' logits, by the row. The result of a row whose largest logit is not finite is an
+    EngineError `not-finite`.
     """
     found = peaks_of(logits)
-    ids = found.ids
+    ids, shaped, tops = found.ids, logits, found.largest
+    if changes:
+        shaped = _changed(logits, changes)
+        ids, tops = _first_largest(shaped), shaped.amax(1)
     drawn = [row for row, (sampling, _) in enumerate(asked) if sampling.temperature > 0]
     if drawn:
         rows = torch.tensor(drawn, device=logits.device)
-        some = _drawn(logits[rows], found.largest[rows], [asked[row] for row in drawn])
+        some = _drawn(shaped[rows], tops[rows], [asked[row] for row in drawn])
         ids = ids.index_copy(0, rows, some)
     picked = logits.gather(1, ids[:, None])[:, 0].double()
     largest = found.largest.double()
@@ -59,6 +66,17 @@ def choose_all(
         (int(token), logprob) if top - top == 0.0 else _not_finite(position)
         for token, logprob, top, (_, position) in zip(*results, asked, strict=True)
     ]
+
+
+def _changed(logits: torch.Tensor, changes: Mapping[int, Change]) -> torch.Tensor:
+    """Return logits with changed values. They have the bits of those that `Change.of` returns."""
+    shaped, where = logits.clone(), logits.device
+    for row, change in changes.items():
+        ids, bias, repetition, penalty = (torch.from_numpy(each).to(where) for each in change)
+        biased = logits[row, ids].double() + bias
+        divided = torch.where(biased > 0, biased / repetition, biased * repetition)
+        shaped[row, ids] = (divided - penalty).float()
+    return shaped
 
 
 def _not_finite(position: int) -> EngineError:
@@ -75,6 +93,11 @@ def _drawn(
     size = logits.shape[1]
     seeded = [(sampling.seed, position) for sampling, position in asked]
     scores = scaled + gumbel(seeded, size, where)
+    if any(sampling.min_p > 0 for sampling, _ in asked):
+        least = [math.log(each.min_p) if each.min_p > 0 else -math.inf for each, _ in asked]
+        least_of = torch.tensor(least, dtype=torch.float64).to(where)[:, None]
+        scaled = scaled.where(scaled >= least_of, -torch.inf)
+        scores = scores.where(scaled > -torch.inf, -torch.inf)
     limits = [(min(sampling.top_k or size, size), sampling.top_p) for sampling, _ in asked]
     limited = [row for row, each in enumerate(limits) if each != (size, 1.0)]
     if limited:

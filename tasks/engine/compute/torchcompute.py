@@ -8,20 +8,29 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...defaults import MAX_TOP
 from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
 from ..clock import clock
-from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS, PICKS, TEXT_BLOCKS, TEXTS
+from ..defaults import (
+    CALIBRATION_ROWS,
+    CALIBRATION_S,
+    CHANGED,
+    LEAST_ROWS,
+    PICKS,
+    TEXT_BLOCKS,
+    TEXTS,
+)
 from ..errors import EngineError
 from ..families import Architecture
 from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Sampling, Span
 from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..kv.states import StateUse
 from ..passes import Tuner
-from ..sampling import choose, most_likely
+from ..sampling import Change, choose, most_likely
 from ..scheduler import NO_PICK_COSTS, AdapterCosts, PickCosts, StepCosts
 from ..shard import ChosenToken, Pick, Piece, Slots, Stop
 from ..wire import Buffer
@@ -230,7 +239,10 @@ class TorchCompute(ShardModel):
         results: dict[int, ChosenToken | EngineError] = {}
         if rest:
             asked = [(picks[at].sampling, picks[at].position) for at in rest]
-            found = choose_all(logits[rest] if told else logits, asked, self.peaks)
+            ruled = ((row, picks[at].change) for row, at in enumerate(rest))
+            changes = {row: change for row, change in ruled if change is not None}
+            rows = logits[rest] if told else logits
+            found = choose_all(rows, asked, self.peaks, changes)
             for at, each in zip(rest, found, strict=True):
                 results[at] = each if isinstance(each, EngineError) else ChosenToken(*each)
         if told:
@@ -246,7 +258,7 @@ class TorchCompute(ShardModel):
         chosen: list[ChosenToken | EngineError] = []
         for row, pick in zip(rows, picks, strict=True):
             try:
-                token, logprob = choose(row, pick.sampling, pick.position)
+                token, logprob = choose(row, pick.sampling, pick.position, pick.change)
                 top = most_likely(row, pick.top) if pick.top else ()
                 chosen.append(ChosenToken(token, logprob, top))
             except EngineError as error:
@@ -318,19 +330,22 @@ def _pick_costs(model: TorchCompute) -> PickCosts:
     logits = model.device.upload(logits)
     hot = Sampling(100.0, top_p=0.999999)
 
-    def seconds(sampling: Sampling, top: int = 0) -> float:
+    def seconds(sampling: Sampling, top: int = 0, change: Change | None = None) -> float:
         times = []
         for _ in range(3):  # the first one warms up
             began = clock(model.device.name)
-            model.chosen(logits, [Pick(logits[:1], sampling, at, top) for at in range(PICKS)])
+            picks = [Pick(logits[:1], sampling, at, top, change) for at in range(PICKS)]
+            model.chosen(logits, picks)
             times.append(clock(model.device.name) - began)
         return min(times) / PICKS
 
     likeliest = seconds(Sampling())
     one, most = seconds(hot._replace(top_k=1)), seconds(hot._replace(top_k=max(1, size - 1)))
     told = seconds(Sampling(), MAX_TOP)
-    one, most, told = (max(0.0, each - likeliest) for each in (one, most, told))
-    return PickCosts(one, max(one, most), told, size)
+    ids = np.arange(min(size, CHANGED))
+    changed = seconds(Sampling(), 0, Change(ids, *(np.ones(len(ids)) for _ in range(3))))
+    one, most, told, changed = (max(0.0, each - likeliest) for each in (one, most, told, changed))
+    return PickCosts(one, max(one, most), told, size, changed)
 
 
 def _texts_seconds(model: TorchCompute, rows: int) -> float:

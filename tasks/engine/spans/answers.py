@@ -1,11 +1,12 @@
 """Answers to spans: what a step has computed, as frames for the daemon. No I/O."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import EngineError
 from ..grouping import Groups
 from ..interface import Span
+from ..sampling import Change
 from ..session import Session, SpanInProgress
 from ..shard import ChosenToken, Compute, Pick
 from ..wire import Buffer, Header
@@ -42,21 +43,24 @@ class StoredAnswers:
         """Choose the next token of each session whose span is complete and wants one, and for a
         window those after each of its positions."""
         wanting = []
-        for _, job, outputs in done:
+        for session, job, outputs in done:
             if job.span.want == "token":
                 job.rows += outputs if job.decode else outputs[:0]
                 if job.done == job.count:
                     job.rows = job.rows or outputs
-                    wanting.append(job)
+                    wanting.append((session, job))
         picks = [
             Pick(rows, job.span.sampling, position, job.span.top)
-            for job in wanting
+            for _, job in wanting
             for position, rows in enumerate(job.rows, job.position - len(job.drafts))
         ]
+        if any(session.rules is not None for session, _ in wanting):
+            picks = _with_changes(wanting)
         chosen = iter(model.choose(picks) if picks else ())
-        for job in wanting:
-            job.chosen = [next(chosen) for _ in job.rows]
-            job.rows = []
+        for _, job in wanting:
+            if job.rows:
+                job.chosen = [next(chosen) for _ in job.rows]
+                job.rows = []
 
     def advance(
         self, session: Session, job: SpanInProgress, model: Compute, outputs: list[Any]
@@ -100,6 +104,8 @@ class StoredAnswers:
             right = job.drafts[position - first : position - first + 1] == (token,)
             final = stopped or (not right if span.draft else job.emitted == span.steps)
             self._token(session, job, choice, position, final=final)
+            if session.rules is not None:
+                session.rules.took(position, token)
             if final or not right:
                 break
         session.table.truncate(position)  # what follows was computed from wrong drafts
@@ -175,3 +181,29 @@ class StoredAnswers:
 
     def dropped(self, session: Session, span: Span) -> None:
         self._emit(("dropped", session.name, span.epoch, span.start, span.count), b"")
+
+
+def _with_changes(wanting: Sequence[tuple[Session, SpanInProgress]]) -> list[Pick]:
+    """Return the picks of jobs whose sessions may have rules. A job whose rules lack tokens gets
+    the error as its choice."""
+    picks = list[Pick]()
+    for session, job in wanting:
+        try:
+            found = [
+                Pick(rows, job.span.sampling, position, job.span.top, change)
+                for rows, (position, change) in zip(job.rows, _changes(session, job), strict=True)
+            ]
+        except EngineError as error:
+            job.chosen, job.rows = [error], []
+        else:
+            picks += found
+    return picks
+
+
+def _changes(session: Session, job: SpanInProgress) -> Iterator[tuple[int, Change | None]]:
+    """Yield the positions of a job's choices, each with what the session's rules change there. A
+    draft counts for the positions behind it, whose tokens are used only if it was right."""
+    for at in range(len(job.rows)):
+        position = job.position - len(job.drafts) + at
+        rules = session.rules
+        yield position, None if rules is None else rules.change(position, job.drafts[:at])

@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+from ....transport.decoding import typed
+from ....transport.errors import Undecodable
 from ..errors import EngineError
-from ..interface import NAME_BYTES, USER_BYTES, SessionId
+from ..interface import NAME_BYTES, NO_RULES, USER_BYTES, Rules, SessionId
 from ..kv.blocks import BlockName
 from ..wire import Header
 
@@ -22,6 +24,7 @@ class OpenOrder(NamedTuple):
     own: bool
     packed: bool
     exact: bool
+    rules: Rules
 
     @property
     def now(self) -> int:
@@ -33,7 +36,7 @@ def parse_open(header: Header) -> OpenOrder:
     """Return the command of a frame. Raises EngineError `bad-span` if it is malformed."""
     if len(header) != len(OpenOrder._fields):
         raise EngineError("bad-span", f"a session is opened with {len(OpenOrder._fields)} values")
-    name, tokens, owner, background, user, number, soon, adapter, own, packed, exact = header
+    name, tokens, owner, background, user, number, soon, adapter, own, packed, exact, how = header
     if not isinstance(name, bytes) or len(name) != NAME_BYTES or type(tokens) is not int:
         raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
     if not (isinstance(own, bool) and isinstance(packed, bool) and isinstance(exact, bool)):
@@ -46,8 +49,12 @@ def parse_open(header: Header) -> OpenOrder:
         raise EngineError("bad-span", f"a user's tag has at most {USER_BYTES} bytes")
     if not isinstance(adapter, str):
         raise EngineError("bad-span", "a session has an adapter or an empty text")
+    try:
+        rules = NO_RULES if how is None else typed(Rules, how)
+    except Undecodable as error:
+        raise EngineError("bad-span", f"the rules are malformed: {error}") from None
     who = name, tokens, owner, background, user
-    return OpenOrder(*who, number, soon, adapter, own, packed, exact)
+    return OpenOrder(*who, number, soon, adapter, own, packed, exact, rules)
 
 
 def begins_request(header: Header) -> bool:

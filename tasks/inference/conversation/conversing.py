@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import trio
 
-from ....transport.errors import LinkClosed
+from ....transport.errors import CallRefused, LinkClosed
 from ....transport.host.seam import Host
 from ...defaults import (
     EMIT_PACE,
@@ -17,7 +17,8 @@ from ...defaults import (
 from ...errors import SessionError, StageLost
 from ..courier import Courier
 from ..generation import Arrived, Complete, GenerationRun, Item, Needed, Pooled
-from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens
+from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_code
+from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
 from .opening import Opening
 from .replacing import Replacing
@@ -87,6 +88,7 @@ class Conversation:
         """Converse as `_converse` does. Raises StageLost if a stage is lost."""
         watch = Watch(self._host, self._courier, run)
         spans = _prompt_spans(run, talk.model.hidden)
+        await self._recall(talk, run)
         if run.continuation is None or not run.continuation.lacking:
             self._begin(run, spans)
         else:
@@ -128,6 +130,24 @@ class Conversation:
             await watch.look()
             if run.suspects:
                 return []
+
+    async def _recall(self, talk: Talk, run: GenerationRun) -> None:
+        """Tell the head the tokens on which the request's rules depend.
+
+        Raises StageLost if the head is lost, and SessionError if it refuses.
+        """
+        head = run.peers[-1]
+        try:
+            await self._opening.recall(talk, run)
+        except LinkClosed as error:
+            raise lost_stage(run, head, error.message) from None
+        except CallRefused as error:
+            code = stage_code(error.code)
+            if code in LOST_STATE or code == "unknown-session":
+                raise lost_stage(run, head, error.message, cause=code) from None
+            if code == "timeout":
+                raise lost_stage(run, head, error.message) from None
+            raise SessionError(code, f"{run.describe(-1)}: {error.message}") from None
 
     def _begin(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
         """Send the first spans of the prompt, or the last token of a chain that continues."""

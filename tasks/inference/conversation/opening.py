@@ -91,7 +91,7 @@ class Opening:
 
         When these are open, the previous run is closed, and then the stages that both runs share
         are opened. If the previous chain has sent a message in the meantime, it stays and the new
-        run is closed. Raises Refused if a stage refuses.
+        run is closed. Raises StageRefused if a stage refuses.
         """
         before, began = talk.run, self._host.now()
         talk.activations = talk.activations or self._chains.activations(talk.model, run)
@@ -127,6 +127,10 @@ class Opening:
             talk.refused.clear()
         if talk.run is None:
             await self.start(talk)
+
+    async def recall(self, talk: Talk, run: GenerationRun) -> None:
+        """Tell the head of a chain the tokens so far, as `Chains.recall`."""
+        await self._chains.recall(run, run.prompt - (len(talk.ids) - talk.answer.made))
 
     async def leave(self, talk: Talk) -> None:
         """Close the request's chain, if one is open."""

@@ -58,7 +58,7 @@ class Talk:
         request = self.request
         pooled = isinstance(self.answer, PooledAnswer)
         exact = self.answer.made > 0
-        return SessionPurpose(request.job, request.user, pooled, request.top, exact)
+        return SessionPurpose(request.job, request.user, pooled, request.top, exact, request.rules)
 
 
 def lost_stage(

@@ -170,7 +170,7 @@ class StageInputs:
             tokens=tokens,
             hidden=hidden,
             want=_wanted(order, message),
-            sampling=Sampling(*order.sampling or ()),
+            sampling=order.sampling.sampling if order.sampling else Sampling(),
             steps=order.steps if session.single and message.token else 1,
             stop_ids=order.stop_ids or (),
             top=order.top,

@@ -53,13 +53,17 @@ def test_options_reach_the_daemon(fake_daemon: Any, capsys: pytest.CaptureFixtur
 
     line = "run tiny x --max-tokens 5 --temperature 0.5 --top-p 0.9 --top-k 3 --seed 18446744073709551615"  # noqa: E501
     with fake_daemon({"run": run}):
-        more = "--raw", "--stop", "\n", "--stop", "end", "--adapter", "poet"
-        assert invoke([*line.split(), *more]) == 0
+        more = "--raw", "--stop", "\n", "--stop", "end", "--adapter", "poet", "--min-p", "0.1"
+        rules = "--frequency-penalty -1 --presence-penalty 2 --repetition-penalty 1.2"
+        bias = "--logit-bias 7=-100 --logit-bias 300=0.5"
+        assert invoke([*line.split(), *more, *rules.split(), *bias.split()]) == 0
         assert invoke(["run", "tiny", "x"]) == 0
     assert asked[0] == {
         "op": "run", "model": "tiny", "prompt": "x", "max_tokens": 5, "temperature": 0.5,
         "top_p": 0.9, "top_k": 3, "seed": 2**64 - 1, "raw": True, "stop": ["\n", "end"],
-        "adapter": "poet", "resumable": True,
+        "adapter": "poet", "resumable": True, "min_p": 0.1, "frequency_penalty": -1.0,
+        "presence_penalty": 2.0, "repetition_penalty": 1.2,
+        "logit_bias": [{"token": 7, "bias": -100.0}, {"token": 300, "bias": 0.5}],
     }  # fmt: skip
     assert (
         asked[1]["adapter"] is None and asked[1]["seed"] is None and asked[1]["max_tokens"] is None

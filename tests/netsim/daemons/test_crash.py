@@ -1,6 +1,7 @@
 """Engines that crash while they compute an answer: the client sees a pause, and the same text."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +17,9 @@ BACK_S = 5.0  # a worker is back within this time, plus loading
 
 
 async def answer(
-    asker: DaemonHandle, crashes: Mapping[float, DaemonHandle] | None = None
+    asker: DaemonHandle,
+    crashes: Mapping[float, DaemonHandle] | None = None,
+    **more: Any,
 ) -> tuple[str, float]:
     """Generate a text and return it with the seconds that it took.
 
@@ -31,7 +34,7 @@ async def answer(
 
         for seconds, daemon in (crashes or {}).items():
             nursery.start_soon(crash, seconds, daemon)
-        reply = await asker.generate(PROMPT, max_tokens=TOKENS, raw=True)
+        reply = await asker.generate(PROMPT, max_tokens=TOKENS, raw=True, **more)
         took = trio.current_time() - began
     assert reply["tokens"] == TOKENS
     return str(reply["text"]), took
@@ -80,6 +83,33 @@ def test_any_stage_of_a_chain_may_crash_also_twice() -> None:
             assert again == text
             assert longer < 2 * took + len(crashes) * BACK_S
             await trio.sleep(5)
+
+    run(body)
+
+
+PENALTIES = {"frequency_penalty": 0.5, "repetition_penalty": 1.3}
+"""A simulated head's token depends on all tokens that count for these."""
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_penalties_count_the_same_tokens_after_a_crash(stages: int) -> None:
+    async def body(world: World) -> None:
+        if stages == 1:
+            daemon = await world.host("alice").start()
+            await daemon.serving()
+            computing, asker = [daemon], daemon
+        else:
+            *computing, asker = await three(world)
+        plain, _ = await answer(asker)
+        for _ in range(4):  # later answers are guessed from these
+            await answer(asker, None, **PENALTIES)
+        text, took = await answer(asker, None, **PENALTIES)
+        assert text != plain
+        for part in (0.3, 0.7):
+            for daemon in computing:
+                again, longer = await answer(asker, {part * took: daemon}, **PENALTIES)
+                assert again == text and longer > took
+                await trio.sleep(5)
 
     run(body)
 

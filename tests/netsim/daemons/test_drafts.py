@@ -12,7 +12,7 @@ from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.tasks.drafting.drafter import Drafter, Guess
-from shoal.tasks.engine.interface import Sampling
+from shoal.tasks.engine.interface import Rules, Sampling
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.inference.session import SpanMessage, pack_tokens
 from shoal.tasks.text.process import TextDelta
@@ -23,6 +23,7 @@ FAR = LinkSpec(PipeSpec(0.01, rate=5e6), PipeSpec(0.01, rate=5e6))
 PROMPT = "Once upon a time, there was a little girl. She liked to play. One day, she"
 SPLITS = {1: (6,), 2: (3, 6), 3: (2, 4, 6), 4: (1, 3, 4, 6)}
 PLAIN = GenerateRequest("tiny", PROMPT, raw=True, max_tokens=60, logprobs=True, top=2)
+RULES = Rules(((300, 1.0),), 1.2, 0.5, 0.1)
 PEERS: dict[str, str] = {}
 Said = list[tuple[str, float]]
 
@@ -81,6 +82,8 @@ def test_text_and_probabilities_are_the_same(stages: int, monkeypatch: pytest.Mo
             (60, {"sampling": Sampling(1.0, 0, 0.95, seed=9)}),
             (60, {"sampling": Sampling(0.8, 20, 1.0, seed=4), "stop": (" the",)}),
             (7, {}),
+            (40, {"rules": RULES}),
+            (40, {"rules": RULES, "sampling": Sampling(1.0, seed=4)}),
         )
     ]
 

@@ -247,6 +247,12 @@ async def test_what_an_engine_does_not_take_is_refused(world: World) -> None:
             with pytest.raises(ControlError) as caught:
                 await run(gateway, "llama3.2", **more)
             assert caught.value.code == "unsupported"
+        bias: dict[str, Any] = {"logit_bias": [{"token": 1, "bias": 1.0}]}
+        penalties = {"presence_penalty": 1.0}, {"repetition_penalty": 1.1}
+        for rules in ({"min_p": 0.1}, *penalties, bias):
+            with pytest.raises(ControlError, match="take no") as caught:
+                await run(gateway, "llama3.2", **rules)
+            assert caught.value.code == "unsupported"
         with pytest.raises(ControlError) as caught:
             await run(gateway, "llama3.2", adapter="poet")
         assert caught.value.code == "unsupported" and not fake.asked

@@ -1,7 +1,7 @@
 """`run_node` as the simulator uses it: in this process, with another engine."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,11 @@ class FakeEngine:
     ) -> int:
         self.events[session] = on_event
         return 0
+
+    async def recall(
+        self, session: SessionId, position: int, prompt: Sequence[int], answer: Sequence[int]
+    ) -> None:
+        await trio.lowlevel.checkpoint()
 
     def submit(self, span: Span) -> None:
         """Never answer: a session lasts until it is closed."""

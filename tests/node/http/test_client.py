@@ -108,6 +108,24 @@ def test_a_seed_repeats_the_text(pair: Pair) -> None:
     assert pair.chat(temperature=1, seed=6).choices[0].message.content != expected
 
 
+def test_penalties_and_biases(pair: Pair) -> None:
+    """The same as with `shoal run`, and another text than without, in both kinds of answers."""
+    plain = pair.chat(logprobs=True).choices[0]
+    more = "--frequency-penalty", "0.8", "--presence-penalty", "0.5", "--repetition-penalty", "1.4"
+    expected = pair.run(*more, "--min-p", "0.05")["text"]
+    extra = {"repetition_penalty": 1.4, "min_p": 0.05}
+    asked = {"frequency_penalty": 0.8, "presence_penalty": 0.5, "extra_body": extra}
+    assert pair.chat(**asked).choices[0].message.content == expected != plain.message.content
+    chunks = list(pair.chat(stream=True, **asked))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
+    said = pair.chat(logit_bias={"300": 100}, max_tokens=3, logprobs=True).choices[0]
+    assert len({token.token for token in said.logprobs.content}) == 1, "always this token"
+    assert all(token.logprob < -0.01 for token in said.logprobs.content), "the model's own"
+    assert pair.run("--logit-bias", "300=100", "--max-tokens", "3")["text"] == said.message.content
+    with pytest.raises(openai.BadRequestError, match="the model's tokens end with"):
+        pair.chat(logit_bias={str(2**31 - 1): 1})
+
+
 def test_stop_strings_also_across_tokens(pair: Pair) -> None:
     """Neither the text, nor a chunk, nor a token shows anything of the stop string or after it."""
     text: str = pair.chat().choices[0].message.content

@@ -17,6 +17,7 @@ from shoal.node.http.requests import (
     read_chat,
     read_completion,
 )
+from shoal.tasks.engine.interface import NO_RULES, Rules
 from shoal.tasks.text.process import ChatTurn
 
 USER = {"role": "user", "content": "Hello"}
@@ -45,12 +46,22 @@ def test_all_parameters() -> None:
         response_format={"type": "text"}, tools=None, logit_bias=None, service_tier="auto",
     )  # fmt: skip
     request = asked.for_gateway(99)
-    assert request.sampling == (0.5, 40, 0.9, 2**64 - 1)
+    assert request.sampling == (0.5, 40, 0.9, 2**64 - 1, 0.0)
     assert (request.max_tokens, request.stop, request.logprobs) == (7, ("a", "bc"), True)
     assert asked.stream and asked.include_usage and not request.raw
     assert request.user == "me" and request.top == 7
     assert completion(logprobs=5).for_gateway(1).top == 5
     assert chat(stop="x").stop == ("x",)
+
+
+def test_rules() -> None:
+    more = {"logit_bias": {"300": -100, "7": 0.5}, "min_p": 0.1}
+    asked = chat(frequency_penalty=-2, presence_penalty=2.0, repetition_penalty=1.3, **more)
+    request = asked.for_gateway(1)
+    assert request.rules == Rules(((7, 0.5), (300, -100.0)), 1.3, -2.0, 2.0)
+    assert request.sampling.min_p == 0.1
+    neutral = completion(frequency_penalty=0, repetition_penalty=1, logit_bias={}, min_p=0)
+    assert neutral.for_gateway(1).rules == NO_RULES
 
 
 def test_a_completion_skips_the_template() -> None:
@@ -78,14 +89,27 @@ def test_an_answer_can_be_sent_back() -> None:
     ("more", "param", "text"),
     [
         ({"tools": [{"type": "function"}]}, "tools", "`tools` is not supported"),
-        ({"logit_bias": {"1": 5}}, "logit_bias", "not supported"),
+        ({"logit_bias": {"1": 100.5}}, "logit_bias[...]", "from -100 to 100"),
+        ({"logit_bias": {"1": "x"}}, "logit_bias[...]", "from -100 to 100"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "expected token ids, from 0"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias", "expected token ids, from 0"),
+        ({"logit_bias": {"1\n": 1, "01": 1}}, "logit_bias", "expected token ids, from 0"),
+        ({"logit_bias": {"١": 1}}, "logit_bias", "expected token ids, from 0"),
+        ({"logit_bias": {str(2**31): 1}}, "logit_bias", "from 0 to 2^31 - 1"),
+        ({"logit_bias": {str(each): 1 for each in range(1025)}}, "logit_bias", "at most 1024"),
+        ({"logit_bias": [1]}, "logit_bias", "token ids in quotes"),
+        ({"frequency_penalty": -2.5}, "frequency_penalty", "a number from -2 to 2"),
+        ({"frequency_penalty": "x"}, "frequency_penalty", "a number from -2 to 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "a number from 0.01 to 100"),
+        ({"min_p": 1.5}, "min_p", "a number from 0 to 1"),
+        ({"min_p": -0.1}, "min_p", "a number from 0 to 1"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "not supported"),
         ({"functions": []}, "functions", "not supported"),
         ({"mirostat": 2}, "mirostat", "is not a parameter of this API"),
         ({"n": 2}, "n", "expected 1"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "from 0 to 20"),
         ({"top_logprobs": 3}, "top_logprobs", "only together with `logprobs`"),
-        ({"presence_penalty": 0.5}, "presence_penalty", "not supported"),
+        ({"presence_penalty": 2.5}, "presence_penalty", "a number from -2 to 2"),
         ({"temperature": 2.1}, "temperature", "<= 2.0"),
         ({"temperature": "hot"}, "temperature", "got `str`"),
         ({"top_p": 0}, "top_p", "> 0"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from msgspec.structs import astuple
 from safetensors.torch import load_file
 
 from shoal.tasks.engine import families
@@ -19,11 +20,13 @@ from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families.shapes import stored_tensors
 from shoal.tasks.engine.interface import (
+    NO_RULES,
     DType,
     EngineEvent,
     HiddenEvent,
     LoadShard,
     Parts,
+    Rules,
     Span,
     TensorSource,
     TokenEvent,
@@ -217,7 +220,7 @@ class Driver:
     def request(self, name: str, *fields: object, payload: Buffer = b"") -> tuple[Any, ...]:
         """The reply's header without its number, and its payload."""
         if name == "open":  # not of the machine's own gateway, not packed, and exact, unless given
-            fields = (*fields, *(False, False, True)[len(fields) - 8 :])
+            fields = (*fields, *(False, False, True, None)[len(fields) - 8 :])
         with torch.inference_mode():
             self.core.handle((name, 1, *fields), memoryview(bytearray(payload)))
         header, data = self.frames.pop()
@@ -230,10 +233,10 @@ class Driver:
 
     def open(
         self, name: bytes, tokens: int = 64, shard: int = 0, *, adapter: str = "",
-        packed: bool = False,
+        packed: bool = False, rules: Rules = NO_RULES,
     ) -> bytes:  # fmt: skip
         name = name.ljust(16, b".")
-        rest = False, b"", shard, None, adapter, False, packed
+        rest = False, b"", shard, None, adapter, False, packed, True, astuple(rules)
         opened = self.request("open", name, tokens, "gateway", *rest)
         assert opened[:2] == ("ok", 0)
         return name

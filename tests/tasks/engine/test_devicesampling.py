@@ -10,7 +10,7 @@ import torch
 from shoal.tasks.engine.compute.devicesampling import choose_all, gumbel, mix
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import Sampling
-from shoal.tasks.engine.sampling import choose
+from shoal.tasks.engine.sampling import Change, choose
 from shoal.tasks.engine.sampling import gumbel as gumbel_in_numpy
 
 SPEC = Path(__file__).parents[3] / "docs" / "spec" / "sampling.md"
@@ -74,20 +74,43 @@ def test_the_choice_vectors_of_the_specification(device: torch.device) -> None:
         Sampling(100.0, 0, 0.999),
         Sampling(1e-6, 3, 0.5),
         Sampling(1.0, 10_000, 1e-9),
+        Sampling(1.0, min_p=0.02),
+        Sampling(1.5, 12, 0.9, min_p=0.01),
+        Sampling(100.0, min_p=5e-324),
     ],
 )
 def test_choices_equal_those_of_numpy(sampling: Sampling, device: torch.device) -> None:
     generator = np.random.default_rng(5)
     logits = (generator.normal(size=(20, 700)) * 3).round(1).astype(np.float32)  # with many ties
-    asked = [
-        (Sampling(sampling.temperature, sampling.top_k, sampling.top_p, seed=2**63 + p), p)
-        for p in range(20)
-    ]
+    asked = [(sampling._replace(seed=2**63 + p), p) for p in range(20)]
     found = choose_all(torch.from_numpy(logits).to(device), asked)
     for row, (seeded, position), chosen in zip(logits, asked, found, strict=True):
         token, logprob = choose(row, seeded, position)
         assert not isinstance(chosen, EngineError)
         assert chosen[0] == token and math.isclose(chosen[1], logprob, abs_tol=1e-6)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, 20, 0.95, min_p=0.01)])
+def test_changed_choices_equal_those_of_numpy(sampling: Sampling, device: torch.device) -> None:
+    """In a batch in which every other row has rules, of a different number of ids each."""
+    generator = np.random.default_rng(6)
+    logits = (generator.normal(size=(20, 700)) * 3).astype(np.float32)
+    logits[3, 5] = -np.inf
+    asked = [(sampling._replace(seed=p), p) for p in range(20)]
+    changes = {}
+    for row in range(1, 20, 2):
+        ids = generator.permutation(700)[: 30 * row]
+        values = generator.normal(size=(3, len(ids)))
+        changes[row] = Change(ids, values[0] * 3, np.exp(values[1]), values[2])
+    found = choose_all(torch.from_numpy(logits).to(device), asked, changes=changes)
+    plain = choose_all(torch.from_numpy(logits).to(device), asked)
+    for row, (seeded, position) in enumerate(asked):
+        token, logprob = choose(logits[row], seeded, position, changes.get(row))
+        chosen = found[row]
+        assert not isinstance(chosen, EngineError)
+        assert chosen[0] == token and math.isclose(chosen[1], logprob, abs_tol=1e-6)
+        assert row % 2 or chosen == plain[row], "whatever the other rows have"
+    assert sum(one != other for one, other in zip(found, plain, strict=True)) > 5
 
 
 def test_all_noise_equals_that_of_numpy(device: torch.device) -> None:

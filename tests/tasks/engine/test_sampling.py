@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.tasks.engine import sampling as module
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import Sampling
-from shoal.tasks.engine.sampling import choose, gumbel, kept, most_likely
+from shoal.tasks.engine.sampling import Change, choose, gumbel, kept, most_likely
 
 SPEC = Path(__file__).parents[3] / "docs" / "spec" / "sampling.md"
 MASK = (1 << 64) - 1
@@ -37,7 +37,8 @@ def plain_choice(logits: list[float], s: Sampling, position: int) -> int:
     if s.temperature == 0:
         return logits.index(largest)
     scaled = [(value - largest) / s.temperature for value in logits]
-    order = sorted(range(len(logits)), key=lambda i: (-scaled[i], i))
+    able = [i for i in range(len(logits)) if not s.min_p or scaled[i] >= math.log(s.min_p)]
+    order = sorted(able, key=lambda i: (-scaled[i], i))
     order = order[: s.top_k or None]
     total = math.fsum(math.exp(scaled[i]) for i in order)
     before = 0.0
@@ -93,13 +94,18 @@ def test_the_choice_vectors_of_the_specification() -> None:
         Sampling(100.0, 0, 0.999),
         Sampling(1e-6, 3, 0.5),
         Sampling(1.0, 10_000, 1e-9),
+        Sampling(1.0, min_p=0.02),
+        Sampling(1.5, 12, 0.9, min_p=0.01),
+        Sampling(5.0, 0, 0.6, min_p=0.3),
+        Sampling(1.0, min_p=1.0),
+        Sampling(100.0, min_p=5e-324),
     ],
 )
 def test_choices_equal_the_plain_reading(sampling: Sampling) -> None:
     generator = np.random.default_rng(5)
     for position in range(20):
         logits = (generator.normal(size=700) * 3).round(1).astype(np.float32)  # with many ties
-        seeded = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, seed=position * 77)
+        seeded = sampling._replace(seed=position * 77)
         expected = plain_choice([float(value) for value in logits], seeded, position)
         assert choose(logits, seeded, position)[0] == expected
 
@@ -126,6 +132,26 @@ def test_noise_of_neighbours_is_unrelated() -> None:
     for other in (gumbel(2, 1, ids), gumbel(1, 2, ids), gumbel(1 + 0x9E3779B97F4A7C15, 0, ids)):
         assert abs(np.corrcoef(base, other)[0, 1]) < 0.06
     assert abs(base.mean() - 0.5772) < 0.08
+
+
+def test_min_p_excludes_tokens_below_a_part_of_the_likeliest() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
+    chosen = {choose(logits, Sampling(1.0, seed=9, min_p=0.29), at)[0] for at in range(400)}
+    assert chosen == {0, 1, 2}
+    chosen = {choose(logits, Sampling(1.0, seed=9, min_p=0.31), at)[0] for at in range(400)}
+    assert chosen == {0, 1}
+
+
+def test_a_change_chooses_but_log_probabilities_stay_the_models() -> None:
+    logits = np.array([3.0, 1.0, 0.0, -2.0], np.float32)
+    change = Change(np.array([0, 3]), np.array([0.0, 9.0]), np.array([4.0, 1.0]), np.array([0, 1]))
+    total = math.log(sum(math.exp(value) for value in logits))
+    assert choose(logits, Sampling(), 0, change) == pytest.approx((3, -2 - total))
+    banned = change._replace(bias=np.array([0.0, -100.0]))
+    assert choose(logits, Sampling(), 0, banned)[0] == 1
+    assert logits.tolist() == [3.0, 1.0, 0.0, -2.0], "the caller's"
+    drawn = {choose(logits, Sampling(1.0, seed=4), at, banned)[0] for at in range(200)}
+    assert drawn == {0, 1, 2}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

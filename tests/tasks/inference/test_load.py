@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from shoal.tasks.defaults import PROBES, PROMPT_IDLE, SESSIONS_PER_GATEWAY
-from shoal.tasks.engine.interface import Parts, Sampling
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.names import PrefixNames
-from shoal.tasks.inference.session import Open, Probe, SpanMessage, pack_tokens
+from shoal.tasks.inference.session import Open, Probe, SessionSampling, SpanMessage, pack_tokens
 from shoal.tasks.routing.affinity import Prefix
 from shoal.tasks.routing.defaults import PROBE_NAMES
 from shoal.transport.errors import CallRefused
@@ -41,7 +41,7 @@ def order(stage: Node, session: bytes, tokens: int, soon: int) -> dict[str, obje
         soon=soon,
         steps=tokens,
         stop_ids=(VOCABULARY - 1,),
-        sampling=Sampling(),
+        sampling=SessionSampling(),
     ).header()
 
 
@@ -68,7 +68,7 @@ async def test_a_probe_tells_the_present_load(
             soon=20,
             steps=5,
             stop_ids=(VOCABULARY - 1,),
-            sampling=Sampling(),
+            sampling=SessionSampling(),
         )
         await client.courier.call(stage.peer, "session.open", order.header(), timeout=5)
         idle = await probe(client, stage)

@@ -6,8 +6,7 @@ import pytest
 import trio
 
 from shoal.tasks.defaults import DIALS
-from shoal.tasks.engine.interface import Sampling
-from shoal.tasks.inference.session import Change, Close, Open
+from shoal.tasks.inference.session import Change, Close, Open, SessionSampling
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import ROOT, VOCABULARY, FakeSwarm, Node, peer_of
@@ -38,7 +37,7 @@ def order(swarm: FakeSwarm, number: int, second: PeerId) -> Open:
         soon=50,
         steps=5,
         stop_ids=(VOCABULARY - 1,),
-        sampling=Sampling(),
+        sampling=SessionSampling(),
     )
 
 

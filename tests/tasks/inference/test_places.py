@@ -12,9 +12,16 @@ from shoal.tasks.defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
-from shoal.tasks.engine.interface import Parts, Sampling
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.serving.stagesession import StageSession
-from shoal.tasks.inference.session import Open, Probe, SpanMessage, StageLoad, pack_tokens
+from shoal.tasks.inference.session import (
+    Open,
+    Probe,
+    SessionSampling,
+    SpanMessage,
+    StageLoad,
+    pack_tokens,
+)
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import CONTEXT, KV, ROOT, VOCABULARY, FakeSwarm, Node
@@ -50,7 +57,7 @@ class Crowd:
             soon=tokens,
             steps=1,
             stop_ids=(VOCABULARY - 1,),
-            sampling=Sampling(),
+            sampling=SessionSampling(),
             **changes,
         )
         try:

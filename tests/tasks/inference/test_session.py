@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shoal.tasks.engine.interface import Parts, Sampling
+from shoal.tasks.defaults import MAX_BIAS
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import BadMessage
+from shoal.tasks.inference.serving.recalling import Recall
 from shoal.tasks.inference.session import (
     STAGE_CODES,
     Close,
@@ -21,6 +23,7 @@ from shoal.tasks.inference.session import (
     Quiet,
     SampledToken,
     SessionClosed,
+    SessionSampling,
     SpanMessage,
     SpanProgress,
     pack_tokens,
@@ -33,6 +36,7 @@ from shoal.transport.identity import PeerId
 
 SESSION = b"0123456789abcdef"
 PEER = PeerId("12D3KooWexample")
+BIAS = tuple((each, 0.1 * each - 50.0) for each in range(MAX_BIAS - 30))
 OPEN = Open(
     session=SESSION,
     epoch=1,
@@ -45,7 +49,7 @@ OPEN = Open(
     soon=60,
     steps=10,
     stop_ids=(2, 3),
-    sampling=Sampling(0.5, 40, 0.9, 2**64 - 1),
+    sampling=SessionSampling(0.5, 40, 0.9, 2**64 - 1),
 )
 MESSAGES = [
     OPEN,
@@ -64,6 +68,8 @@ MESSAGES = [
     replace(OPEN, pooled=True, steps=0, stop_ids=None, sampling=None),
     PooledSpan(SESSION, 1, 256),
     replace(OPEN, top=20),
+    replace(OPEN, sampling=SessionSampling(0.5, 40, 0.9, 7, 0.1, BIAS, 1.5, -2.0, 2.0)),
+    Recall(SESSION, 1, 2, 300, 250),
     SampledToken(SESSION, 1, 5, 17, -0.25, False, 0.001, ((17, -0.25), (3, -2.0))),
 ]
 
@@ -113,10 +119,22 @@ BAD = [
     (0, "stop_ids", list(range(65))),
     (0, "stop_ids", [-1]),
     (0, "sampling", [0.0, 0, 1.0]),
-    (0, "sampling", [float("nan"), 0, 1.0, 0]),
-    (0, "sampling", [-1.0, 0, 1.0, 0]),
-    (0, "sampling", [0.0, 0, 0.0, 0]),
-    (0, "sampling", [0.0, 0, 1.0, 2**64]),
+    (0, "sampling", {"temperature": float("nan")}),
+    (0, "sampling", {"temperature": -1.0}),
+    (0, "sampling", {"top_p": 0.0}),
+    (0, "sampling", {"seed": 2**64}),
+    (0, "sampling", {"min_p": 1.1}),
+    (0, "sampling", {"repetition": 0.0}),
+    (0, "sampling", {"frequency": -2.1}),
+    (0, "sampling", {"presence": float("nan")}),
+    (0, "sampling", {"bias": [[5, 1.0], [4, 1.0]]}),
+    (0, "sampling", {"bias": [[5, 1.0], [5, 1.0]]}),
+    (0, "sampling", {"bias": [[-1, 1.0]]}),
+    (0, "sampling", {"bias": [[2**31, 1.0]]}),
+    (0, "sampling", {"bias": [[5, 100.5]]}),
+    (0, "sampling", {"bias": [[5, float("inf")]]}),
+    (0, "sampling", {"bias": [[each, 1.0] for each in range(MAX_BIAS + 1)]}),
+    (0, "sampling", {"bias": 1}),
     (0, "job", "cd" * 31),
     (0, "job", "CD" * 32),
     (0, "job", True),
@@ -165,7 +183,7 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
-    optional = {"gateway", "lost", "job", "pooled", "adapter", "user", "top"}
+    optional = {"gateway", "lost", "job", "pooled", "adapter", "user", "top", "prompt"}
     if getattr(message, "pooled", False):
         optional |= {"steps", "stop_ids", "sampling"}
     for key in message.header():

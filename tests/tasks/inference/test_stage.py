@@ -32,7 +32,14 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.inference import slowlinks
 from shoal.tasks.inference.serving import inputs
-from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
+from shoal.tasks.inference.session import (
+    Close,
+    FeedToken,
+    Open,
+    SessionSampling,
+    SpanMessage,
+    pack_tokens,
+)
 from shoal.tasks.placement.shard import HeldShard
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
@@ -82,7 +89,7 @@ def _open(swarm: FakeSwarm, at: int = 0, **changes: Any) -> Open:
         soon=50,
         steps=5,
         stop_ids=(VOCABULARY - 1,),
-        sampling=Sampling(),
+        sampling=SessionSampling(),
     )
     return replace(message, **{"soon": changes.get("tokens", message.tokens)} | changes)
 
@@ -726,7 +733,9 @@ async def test_sampling_and_stop_ids_reach_the_head_only(autojump_clock: object)
     swarm = FakeSwarm((2, 4))
 
     async def body(_: FakeSwarm) -> None:
-        await _open_all(swarm, sampling=Sampling(1.0, 5, 0.5, 7))  # seed 7 samples the stop id
+        await _open_all(
+            swarm, sampling=SessionSampling(1.0, 5, 0.5, 7)
+        )  # seed 7 samples the stop id
         _post(swarm.client, swarm.stages[0], "session.span", _span().header(), pack_tokens([7] * 3))
         await _settle()
         first, head = (node.engine.spans for node in swarm.stages)

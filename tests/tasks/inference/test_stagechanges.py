@@ -7,7 +7,6 @@ import trio
 from msgspec.structs import replace
 
 from shoal.tasks.defaults import CHANGES, WATCHES
-from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.inference.session import (
     AskState,
     Change,
@@ -15,6 +14,7 @@ from shoal.tasks.inference.session import (
     Need,
     Open,
     Rebuild,
+    SessionSampling,
     SpanMessage,
     pack_tokens,
 )
@@ -66,7 +66,7 @@ class Chain:
             soon=50,
             steps=5,
             stop_ids=(VOCABULARY - 1,),
-            sampling=Sampling(),
+            sampling=SessionSampling(),
         )
 
     def changed(self, index: int, **changes: Any) -> Change:

@@ -9,11 +9,18 @@ import trio.testing
 from msgspec.structs import replace
 
 from shoal.tasks.defaults import STANDBYS_OF_ONE
-from shoal.tasks.engine.interface import KvRange, Sampling
+from shoal.tasks.engine.interface import KvRange
 from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.inference.conversation import standing
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed
-from shoal.tasks.inference.session import Change, Close, Open, SpanMessage, pack_tokens
+from shoal.tasks.inference.session import (
+    Change,
+    Close,
+    Open,
+    SessionSampling,
+    SpanMessage,
+    pack_tokens,
+)
 from shoal.tasks.inference.surviving import copying
 from shoal.tasks.inference.surviving.copying import Copy, Part
 from shoal.transport.errors import CallRefused
@@ -243,7 +250,7 @@ class Pair:
             soon=50,
             steps=5,
             stop_ids=(VOCABULARY - 1,),
-            sampling=Sampling(),
+            sampling=SessionSampling(),
         )
         return replace(message, **changes)
 

@@ -25,7 +25,7 @@ PART: list[Any] = ["cd" * 32, 100, 20, 40]
         JobSpec(
             ROOT,
             ROW,
-            options=RowOptions(sampling=Sampling(0.5, 3, 0.9, 2**64 - 1), stop=("\n", "end")),
+            options=RowOptions(sampling=Sampling(0.5, 3, 0.9, 2**64 - 1, 0.25), stop=("\n", "end")),
         ),
     ],
 )
@@ -57,11 +57,13 @@ def test_specs_survive_a_round_trip(spec: JobSpec) -> None:
         {"stop": [b""]},
         {"stop": [b"x" * 257]},
         {"sampling": [0.0, 0, 1.0]},
-        {"sampling": [float("nan"), 0, 1.0, 0]},
-        {"sampling": [0.0, -1, 1.0, 0]},
-        {"sampling": [0.0, 0, 0.0, 0]},
-        {"sampling": [0.0, 0, 1.0, -1]},
-        {"sampling": [True, 0, 1.0, 0]},
+        {"sampling": [0.0, 0, 1.0, 0]},
+        {"sampling": [float("nan"), 0, 1.0, 0, 0.0]},
+        {"sampling": [0.0, -1, 1.0, 0, 0.0]},
+        {"sampling": [0.0, 0, 0.0, 0, 0.0]},
+        {"sampling": [0.0, 0, 1.0, -1, 0.0]},
+        {"sampling": [0.0, 0, 1.0, 0, 1.5]},
+        {"sampling": [True, 0, 1.0, 0, 0.0]},
     ],
 )
 def test_invalid_specs_are_refused(changes: dict[str, Any]) -> None:
