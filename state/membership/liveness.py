@@ -370,7 +370,12 @@ class Liveness:
         one by one. Therefore checks begin in rounds, so that one question to a peer asks about many
         members.
         """
-        self._expire(now)
+        found = self._next_round(now)
+        self._expire(now)  # afterwards, so that no member is dead because it waited for a round
+        return found
+
+    def _next_round(self, now: float) -> list[PeerId]:
+        """Begin the checks that are due if a round may begin, and return their members."""
         if not self._rounds.has(now):
             return []
         alone = sum(w.live and not w.networks for _, w in self._unlinked())

@@ -229,7 +229,8 @@ class Probing:
                 self._tell_lost(peer, peers)
 
     def _follows(self, peer: PeerId, member: PeerId, source: PeerId) -> None:
-        self._followers.add(peer, member, source, self._host.now())
+        if peer in self._links:  # others would not be told, and would only fill the table
+            self._followers.add(peer, member, source, self._host.now())
 
     def _tell_followers(self, source: PeerId) -> None:
         """Tell the peers that follow members by proofs of `source`, whose link does not answer."""

@@ -1,5 +1,6 @@
 """The tokens on which the rules of a session at its head depend. Spec: docs/spec/session.md."""
 
+from array import array
 from typing import Annotated
 
 from msgspec import Meta
@@ -43,7 +44,8 @@ class StageRecalls:
             count = len(call.payload) // 4
             if message.position > session.open.tokens or count > message.position:
                 raise SessionError("bad-message", "these are more tokens than the session has")
-            tokens = unpack_tokens(call.payload, count)
+            # Compact, as it is held until the engine replies, for many calls at once.
+            tokens = array("I", unpack_tokens(call.payload, count))
             if tokens and max(tokens) >= session.served.held.vocabulary:
                 raise SessionError("bad-message", "a token id exceeds the vocabulary")
             session.heard = self._parts.host.now()

@@ -1,5 +1,6 @@
 """Members without a witness, whose end is reported by the peer that brought their last proof."""
 
+import math
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
@@ -12,8 +13,10 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.membership.following import Followers
 from shoal.state.membership.liveness import Liveness
+from shoal.state.membership.messages import encode_find
 from shoal.transport.identity import PeerId, peer_id_of
 from shoal.transport.lane.frame import Priority
+from shoal.transport.link.calls import Reply
 from shoal.transport.rates import Rate, Rates
 from tests.state.fake_net import FakeNet, FakeNode
 from tests.state.membership.stars import counted, notice, silence
@@ -142,6 +145,25 @@ def test_members_that_are_due_later_are_not(node: Liveness) -> None:
     assert due(node, HEARD_S) == {X}
 
 
+def test_a_rumour_at_the_wrong_time_drops_no_live_member(node: Liveness) -> None:
+    """A peer uses up the rounds of checks, and then doubts a member whose check must wait."""
+    now = 5.0
+    while node._rounds.has(now):
+        node.rumoured(A, [Y], now)
+        assert due(node, now) == {Y}
+        node.proved(Y, now)
+        node.brought(Y, A)
+        now += defaults.RECHECK_S / 10
+        node._watched[Y].proved = 0.0
+    node.rumoured(A, [X], now)
+    assert due(node, now) == set()
+    assert node.next_due(now) <= now + defaults.CHECK_S
+    late = now + defaults.CHECK_S + defaults.TURN_S  # the loop may be in its pause
+    assert due(node, late) == {X} and node.is_live(X)
+    node.failed(X, late + defaults.CHECK_S)
+    assert not node.is_live(X)
+
+
 # Both sides.
 
 
@@ -188,6 +210,24 @@ async def test_a_member_three_links_away_costs_few_questions(
     await trio.sleep(10 * HEARD_S)
     assert sum(n for (_, by, _), n in calls.items() if by == one.peer) <= 11
     assert all(node.peer in one.members for node in nodes)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("stranger", [True, False])
+async def test_a_stranger_follows_nobody(
+    stranger: bool, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """A peer with a brief link may ask, but would not be told."""
+    one, carrier, last, member = await chain(net)
+    asker = one.peer
+    if stranger:
+        other = FakeNode(net, 9, links=0)
+        net.connect(other.endpoint, carrier.endpoint, brief=True)
+        asker = other.peer
+    question = encode_find(1, bytes(defaults.NONCE_BYTES), True, [member.peer])
+    assert isinstance(await carrier.endpoint.serve(asker, "live.find", question), Reply)
+    told = carrier.directory._probing._followers.lost(last.peer, -math.inf)
+    assert (asker in told) == (not stranger)
 
 
 @pytest.mark.trio

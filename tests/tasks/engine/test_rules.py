@@ -2,8 +2,10 @@
 
 import array
 import math
+import time
+import tracemalloc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import FailedEvent, Rules, Sampling, Span
 from shoal.tasks.engine.sampling import choose
-from shoal.tasks.engine.spans.rules import SessionRules
+from shoal.tasks.engine.spans.rules import SessionRules, recalled
 
 SPEC = Path(__file__).parents[3] / "docs" / "spec" / "sampling.md"
 PROMPT = (5, 60, 12, 7, 33, 90, 2, 41)
@@ -137,6 +139,45 @@ def test_tokens_that_cannot_be_are_refused(
     with pytest.raises(EngineError) as failure:
         SessionRules(PENALTIES, 101).recall(position, prompt, answer)
     assert failure.value.code == code
+
+
+LONG = 131_072  # positions of a long context
+
+
+def told() -> tuple[SessionRules, int]:
+    """Return rules that were told as many tokens of an answer as fit, and the bytes they take."""
+    rules = SessionRules(PENALTIES, LONG + 1)
+    frame = array.array("i", range(LONG)).tobytes()
+    tracemalloc.start()
+    try:
+        rules.recall(*recalled((b"s" * 16, LONG, 0), memoryview(frame)))
+        return rules, tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the least CPU time of three runs."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def test_a_gateway_that_tells_a_whole_context_does_not_stall_the_worker() -> None:
+    rules, size = told()
+    assert size < 4e6, "16 sessions of each gateway can do so"
+    frame = memoryview(array.array("i", range(LONG)).tobytes())
+    assert seconds(lambda: rules.recall(*recalled((b"s" * 16, LONG, 0), frame))) < 0.05
+
+    def window() -> None:  # at the answer's first token, so that all of them are behind it
+        for made in range(64):
+            rules.change(made, [7] * made)
+
+    assert seconds(window) < 0.8
+    assert by_id(rules.change(2, ())).keys() == {0, 1, 7, 50, 60}
 
 
 # In a worker.

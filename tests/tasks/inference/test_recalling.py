@@ -130,6 +130,26 @@ async def test_a_bias_for_an_unknown_token_is_refused_before_a_session_opens(
 
 
 @pytest.mark.trio
+async def test_tokens_that_wait_for_the_engine_take_no_more_memory_than_their_message(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = FakeSwarm((6,))
+    sizes = []
+
+    async def held(_: object, __: int, prompt: Any, said: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        sizes.append(memoryview(prompt).nbytes + memoryview(said).nbytes)
+
+    async def body(_: FakeSwarm) -> None:
+        monkeypatch.setattr(swarm.stages[0].engine, "recall", held)
+        assert await answer(swarm, REPEATED) == swarm.expected(IDS, 8)
+        assert sizes == [4 * len(set(IDS))]
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
 async def test_what_a_hostile_gateway_may_not_tell(autojump_clock: object) -> None:
     swarm = FakeSwarm((6,))
     stage, client = swarm.stages[0], swarm.client
