@@ -1,8 +1,8 @@
 """Volunteers that leave, join and poison: the loss against that of an undisturbed run.
 
 A small model is trained for real (`bench/worlds/tinytraining.py`) by volunteers in virtual time,
-whose network has delays; rounds, checks, codecs and aggregation are those of the daemon. All runs
-have the same number of rounds, of 8 workers:
+whose network has delays; rounds, checks and aggregation are those of the daemon, and the codec is
+that of all weights. All runs have the same number of rounds, of 8 workers:
 
 - `calm`: all stay.
 - `churn`: 3 of 8 leave without a word, one after the other, and 3 new ones join in their place.
@@ -25,9 +25,10 @@ import torch
 from worlds.tinytraining import Full, Worker
 from worlds.volunteers import Volunteer, Volunteers
 
-from shoal.tasks.tuning.averaging.codecs import Codec, Vector, decode, encode
+from shoal.tasks.tuning.averaging.codecs import Vector, decode, encode
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.terms import RunTerms
+from shoal.tasks.tuning.whole.subject import CODEC
 
 MEASURES = (
     "tasks/tuning", "tasks/engine", "transport", "state/views", "bench/worlds/tinytraining.py",
@@ -38,7 +39,6 @@ WORKERS: Final = 8
 POISONED: Final = 2
 REPLACED: Final = 3
 GOALS: Final = {"churn": 2.0, "poison": 3.0}
-INT8: Final = Codec("int8")
 
 
 class Gullible(Worker):
@@ -56,7 +56,7 @@ class Run:
         self.inner = inner
         self._worker = Gullible if gullible else Worker
         terms = RunTerms(
-            name="bench", subject=b"", values=start.size, codec=INT8, inner_steps=inner,
+            name="bench", subject=b"", values=start.size, codec=CODEC, inner_steps=inner,
             patience=30.0, settle=5.0,
         )  # fmt: skip
         self.swarm = Volunteers(terms, first_state(start, terms.rule), 1)
@@ -79,7 +79,7 @@ class Run:
 
 def reversed_twice(values: int) -> Callable[[bytes], bytes]:
     def spoil(data: bytes) -> bytes:
-        return encode(INT8, decode(INT8, values, data) * np.float32(-2))
+        return encode(CODEC, decode(CODEC, values, data) * np.float32(-2))
 
     return spoil
 

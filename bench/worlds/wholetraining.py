@@ -1,7 +1,7 @@
 """Full training by shoal's own network and optimiser, for benchmarks of averaging.
 
 The model and its text are those of `tinytraining.Full`. Synchronous training and volunteers use the
-same code, rate, batches and first values, so they differ only in what they exchange.
+same code, batches and first values.
 """
 
 from typing import Any, Final
@@ -26,12 +26,13 @@ ROOT: Final = "00" * 32
 class WholeTask:
     """A small model, its text, and the terms of a run of its volunteers."""
 
-    def __init__(self, inner: int, steps: int) -> None:
-        """`steps` are those of the whole training, which the learning rate depends on."""
+    def __init__(self, inner: int, steps: int, hurry: float = 1.0) -> None:
+        """`steps` are those of the whole training, which the learning rate depends on. `hurry`
+        multiplies that rate."""
         self.text = Full()
         config: dict[str, Any] = self.text.model.config.to_dict()
         arch = architecture({**config, "architectures": ["LlamaForCausalLM"]})
-        wishes = Wishes(full=True, rate=self.text.rate, steps=steps, batch=self.text.batch)
+        wishes = Wishes(full=True, rate=hurry * self.text.rate, steps=steps, batch=self.text.batch)
         self.settings: TuningSettings = settle(wishes, ROOT, arch, LENGTH, len(self.text.rows), 1)
         self.averaged = WholeTensors("bench", ROOT, arch, inner)
         self._network = WholeNetwork(arch)

@@ -128,7 +128,7 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
               "--every, each on texts of their own. With --full, the weights.")  # fmt: skip
 @click.option("--every", type=click.IntRange(1, 1_000_000), metavar="N",
               help="With --together: steps between two exchanges (default: 30; with --full "
-              "110).")  # fmt: skip
+              "24).")  # fmt: skip
 @click.option("--movable/--stay", "moves", default=None,
               help="Let other nodes train it, which then have the encoded texts; it goes on when "
               "this node is off (default: in a private swarm).")  # fmt: skip

@@ -17,9 +17,9 @@ from ...tasks.jobs.collecting import Collector
 from ...tasks.jobs.crew import IdleTime, WorkTerms, does_jobs
 from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
-from ...tasks.jobs.keepers import Keepers, KeepTerms
 from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.models import JobModels
+from ...tasks.jobs.replication import JobReplication, ReplicationTerms
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.runner import Workshop, runners
 from ...tasks.jobs.sealing.seals import JobSeals
@@ -77,12 +77,12 @@ class Working:
         self.desk = Desk(local, results, self.seals)
         self.submitter = Submitter(local, self.desk, trust.liars)
         self._collector = Collector(local, self.desk, shelf, self.checks, self.seals)
-        self.keepers = Keepers(
+        self.replication = JobReplication(
             host,
             network.courier,
             state.views.jobs,
             shelf,
-            KeepTerms(
+            ReplicationTerms(
                 self._helpers,
                 self._serving,
                 keeps=lambda peer: self.does_jobs and self._is_member(peer),
@@ -101,7 +101,7 @@ class Working:
             shelf,
             live=network.directory.members,
             health=partial(base.health.show, "jobs"),
-            replicate=self.keepers.replicate,
+            replicate=self.replication.replicate,
             weight=trust.weight,
             seals=self.seals,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...dht.content.manifest import Manifest
 from ...tasks.tuning.averaging.averager import AveragingNode
 from ...tasks.tuning.averaging.parcels import Parcels
-from ...tasks.tuning.moving.afar import Afar, Bureau
+from ...tasks.tuning.moving.remote import RemoteParts, RemoteTunings
 from ...tasks.tuning.trainer.accepting import Tunable
 from ...tasks.tuning.trainer.encoding import Encoder
 from ...tasks.tuning.trainer.errors import TuningError
@@ -34,13 +34,13 @@ class TuningParts:
         working, moving = compute.working, compute.working.moving
         self.vault = moving.vault
         """The checkpoints of fine-tunings that move."""
-        afar = Afar(
+        remote = RemoteTunings(
             working.local,
-            Bureau(
+            RemoteParts(
                 working.desk,
                 working.submitter,
                 working.shelf,
-                working.keepers,
+                working.replication,
                 moving.standby,
                 moving.runner,
                 working.seals,
@@ -52,7 +52,7 @@ class TuningParts:
             base.config.folder.tunings,
             Surroundings(
                 compute.tuning, compute.arch_of, self._publish, self._named,
-                _averaging(base, network, content), afar, _whole(base, content),
+                _averaging(base, network, content), remote, _whole(base, content),
             ),
             network.endpoint.guard,
         )  # fmt: skip

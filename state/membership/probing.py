@@ -144,7 +144,7 @@ class Probing:
             for by, peers in self.liveness.next_questions(now).items():
                 void = partial(self.liveness.unanswered, peers)
                 self._endpoint.guard.start(nursery, by, self._ask_for, by, peers, end=void)
-            if gathered := self._gathering.take(now):
+            while gathered := self._gathering.take(now):  # two may be due
                 end = gathered.done.set
                 self._endpoint.guard.start(nursery, "lot", self._gather, gathered, end=end)
             if self.liveness.version != version:
@@ -152,7 +152,7 @@ class Probing:
                 self._changed()
             self._let_rest()
             due = min(self._tell(now), self.liveness.next_due(now), self._gathering.due)
-            with trio.move_on_after(due - now):
+            with trio.move_on_after(max(due - now, 0.0)):
                 await self._news.wait()
             await trio.sleep(defaults.TURN_S)
 

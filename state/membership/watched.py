@@ -110,9 +110,7 @@ class Watched:
 
     @property
     def _again(self) -> float:
-        """The time in seconds from a proof to the next check.
-
-        A peer that reports the end of a member without a witness is as good as one witness.
-        """
-        heard_of = len(self.networks) or int(self.through is not None)
-        return defaults.PROVE_AGAIN_S[min(heard_of, 2)]
+        """The time in seconds from a proof to the next check."""
+        if self.through is not None and not self.networks:
+            return defaults.FOLLOW_AGAIN_S
+        return defaults.PROVE_AGAIN_S[min(len(self.networks), 2)]

@@ -64,6 +64,8 @@ class _Teller:
     asked: float = -inf  # time of the last request
     busy: int = 0  # pulls under way
     rests: float = -inf  # until when the peer is not asked for patient kinds
+    gives: Bucket = field(default_factory=lambda: Bucket(Rate(*defaults.PATIENT_GIVEN[0]), 0.0))
+    """Feeds of patient kinds that the peer gives this node by its own budget."""
     asking: set[Place] = field(default_factory=set)
     """Feeds in flight from this peer. A second request over the same link would be no faster."""
 
@@ -74,6 +76,13 @@ class _Teller:
     @property
     def count(self) -> int:
         return len(self.told) + len(self.patient)
+
+    def spend(self, feeds: int, now: float) -> None:
+        """Record that the peer has given feeds of patient kinds.
+
+        Those beyond its budget for this node came from its budget for all nodes.
+        """
+        self.gives.spend(now, min(feeds, self.gives.level(now)))
 
 
 def is_patient(plot: Plot) -> bool:
@@ -287,8 +296,9 @@ class Wanted:
         """Record the end of a pull.
 
         Feeds in `vain` brought nothing, and are not asked of this peer again for a while. Feeds in
-        `left` did not fit into the reply. If all are in `left`, the peer has used up its own budget
-        for giving feeds of patient kinds, and is not asked for these for a while.
+        `left` did not fit into the reply. If all are in `left`, or if the peer has given as many as
+        it gives to one peer, it has used up its own budget for giving feeds of patient kinds, and
+        is not asked for these for a while.
         """
         for place in pull.places:
             self._asked.pop(place, None)
@@ -302,6 +312,10 @@ class Wanted:
         teller.asking.difference_update(pull.places)
         if len(left) == len(pull.places):
             teller.rests = now + defaults.VAIN_S
+        else:
+            teller.spend(sum(is_patient(at[1]) for at in pull.places) - back, now)
+            if left and not teller.gives.has(now):
+                teller.rests = teller.gives.when(now, defaults.PATIENT_WORTH)
         if not all(place in vain or place in left for place in pull.places):
             self._took += (now - pull.since - self._took) / defaults.PULLS_TOOK
         for place in pull.places:

@@ -104,7 +104,7 @@ class Chains:
         """Open, all at once, the stages of a run that are in `peers`.
 
         Lowers `run.start` to the shortest prefix that these stages have cached.
-        Raises Refused if a stage refuses or cannot be reached.
+        Raises StageRefused if a stage refuses or cannot be reached.
         """
         failures: list[StageRefused] = []
         # A sum covers all positions, so a pooled session has no use for a cached prefix. The names
@@ -139,7 +139,7 @@ class Chains:
     async def _open_stage(
         self, run: GenerationRun, index: int, model: Model, sampling: Sampling, names: bytes
     ) -> SessionOpened:
-        """Open one stage, and return its reply. Raises Refused."""
+        """Open one stage, and return its reply. Raises StageRefused."""
         hop, message = run.route[index], self._order(run, index, model, sampling)
         await self._courier.meet(hop.peer)
         try:

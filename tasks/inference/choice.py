@@ -66,7 +66,7 @@ class Wish:
         self.prefix = Prefix.of(self.names)
 
     def want(self, session: SessionId) -> Want:
-        """Return the wish for the router."""
+        """Return these needs in the form that the router takes."""
         model = self.model
         return Want(model.root, model.layers, len(self.ids), self.prefix, self.new, session)
 

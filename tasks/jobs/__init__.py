@@ -1,1 +1,8 @@
-"""Jobs: prompts that any willing node answers later, while their author does not wait."""
+"""Jobs: rows of prompts, texts or questions that any willing node computes, even while their author
+is off.
+
+In the order of a job's life: `submitting.py` (author), `claimant.py`, `worker.py`, `runner.py` and
+`kinds/` (worker), `collecting.py` and `desk.py` (author). `replication.py` and `shelf.py` keep jobs
+and their blobs on several nodes, `checking/` finds workers that lie, `sealing/` hides rows and
+outputs. Spec: docs/spec/jobs.md.
+"""

@@ -80,7 +80,7 @@ class Allotment:
         """Bytes of all blobs."""
         return self._reserved + sum(blob.size for blob in self.blobs.values())
 
-    def lost(self, stored: Container[str]) -> list[str]:
+    def forget_lost(self, stored: Container[str]) -> list[str]:
         """Remove the blobs that are not `stored` any more, and return their roots."""
         lost = [root for root in self.blobs if root not in stored and not self.is_used(root)]
         for root in lost:

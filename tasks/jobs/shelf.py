@@ -257,7 +257,7 @@ class Shelf(Shelves):
         Raises JobsDiskFull if that is impossible. Call it with the lock `_admitting`.
         """
         await self._load()
-        for root in self._allotment.lost(self._library.blobs.roots()):
+        for root in self._allotment.forget_lost(self._library.blobs.roots()):
             await self._remove_file(self._folder / root)
         part = await self._storage.limit.part(defaults.DISK_PART)
         for root in self._allotment.to_evict(needed, part):

@@ -117,7 +117,7 @@ class Worker:
         self._measured = 0.0  # predicted seconds of that work
 
     @property
-    def at(self) -> str | None:
+    def current_job(self) -> str | None:
         """Id of the oldest job in progress, or None."""
         return next((work.job.whole for work in self._work.values()), None)
 
@@ -322,7 +322,7 @@ class Worker:
     async def _do(self, work: _Work) -> None:
         """Claim a job, run it, and write its result into the claim."""
         doubted = self._claimant.doubted(work.job.id)
-        if doubted is not None and await self._is_backed(work, doubted):
+        if doubted is not None and await self._shows_progress(work, doubted):
             return
         if not work.hedge:
             await self._claim(work)
@@ -335,9 +335,9 @@ class Worker:
         if result is not None:
             self._finish(work, result)
             if work.hedge and work.output is not None:  # other nodes keep it only for a claimant
-                await self._have_kept(work)
+                await self._replicate_output(work)
 
-    async def _is_backed(self, work: _Work, claim: Claim) -> bool:
+    async def _shows_progress(self, work: _Work, claim: Claim) -> bool:
         """Return whether the blob that a claim names shows progress. The job is then left to the
         claimant."""
         step = 0
@@ -426,10 +426,10 @@ class Worker:
         self._health(None)
         work.output = root, len(data)
         if not work.hedge:
-            await self._have_kept(work)
+            await self._replicate_output(work)
         return pack_outcome(replace(outcome, text="", sealed=b"", blob=root, size=len(data)))
 
-    async def _have_kept(self, work: _Work) -> None:
+    async def _replicate_output(self, work: _Work) -> None:
         """Ask another node to keep the output of a job."""
         if self._replicate is not None and work.output is not None:
             await self._replicate(work.job.id, *work.output)

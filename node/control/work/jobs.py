@@ -106,7 +106,7 @@ class JobOperations:
             more=max(0, of_state - ask.offset - len(shown)),
             totals={name: totals[name] for name in _STATES},
             own=self._own,
-            at=self._working.worker.at,
+            at=self._working.worker.current_job,
             does_jobs=self._working.does_jobs,
             kept=self._state.interest(("jobs", 0)),
             share=queue.share(self._own, others),

@@ -218,7 +218,7 @@ class Submission:
             blobs.append(rows)
         lease = jobs_defaults.LEASE if ask.seal is None else jobs_defaults.SEALED_LEASE
         made = await self._working.submitter.submit(jobs, lease=lease)
-        replicate = self._working.keepers.replicate
+        replicate = self._working.replication.replicate
         replicated = await replicate(made[-1], *blobs[-1], jobs_defaults.KEEP_COPIES)
         broken = [line for each in prepared for line in each.broken]
         return messages.SubmittedJobs(

@@ -113,7 +113,7 @@ class Mending:
         run.activations, run.pace.token_s = before.activations, before.pace.token_s
         run.continuation = Continuation(run.start, frozenset(kept))
         run.can_draft = before.can_draft
-        run.named = min(before.named, _named(before, route))
+        run.named = min(before.named, _named_places(before, route))
         run.standbys = {
             place: each
             for place, each in before.standbys.items()
@@ -135,7 +135,7 @@ class Mending:
         found = {}
         for peer, record in self._directory.members().items():
             if hop := kept.get(peer):
-                shards = [_promised(shard) for shard in record.shards if _is(shard, talk, hop)]
+                shards = [_promised(shard) for shard in record.shards if _is_of(shard, talk, hop)]
             elif peer in {*talk.refused, *talk.lost, *without} or self._courier.is_quiet(peer):
                 continue
             else:
@@ -173,7 +173,7 @@ class Mending:
                 await self._chains.drop(run, fresh)
 
 
-def _is(shard: ShardRecord, talk: Talk, hop: Hop) -> bool:
+def _is_of(shard: ShardRecord, talk: Talk, hop: Hop) -> bool:
     """Return whether a hop uses the shard."""
     parts = hop.parts
     whole = (shard.embedding, shard.start, shard.stop, shard.head)
@@ -188,17 +188,17 @@ def _standing(run: GenerationRun) -> list[PeerId]:
     return [each.hop.peer for each in run.standbys.values()]
 
 
-def _named(before: GenerationRun, after: Sequence[Hop]) -> int:
+def _named_places(before: GenerationRun, after: Sequence[Hop]) -> int:
     """Return the last place up to which the stages' state stems from the present stages alone.
 
     A new stage computes its state, as a standby does that has no copies. Another standby has got it
     from the stage that it replaces.
     """
     copied = [place for place, each in before.standbys.items() if each.fed and each.hop in after]
-    return min(_alike(before.route, after), *(place - 1 for place in copied), len(after) - 1)
+    return min(_shared_start(before.route, after), *(place - 1 for place in copied), len(after) - 1)
 
 
-def _alike(before: Sequence[Hop], after: Sequence[Hop]) -> int:
+def _shared_start(before: Sequence[Hop], after: Sequence[Hop]) -> int:
     """Return how many first stages two chains have in common."""
     pairs = enumerate(zip(before, after, strict=False))
     return next((place for place, (one, other) in pairs if one != other), len(after) - 1)

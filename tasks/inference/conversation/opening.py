@@ -91,7 +91,7 @@ class Opening:
 
         When these are open, the previous run is closed, and then the stages that both runs share
         are opened. If the previous chain has sent a message in the meantime, it stays and the new
-        run is closed. Raises Refused if a stage refuses.
+        run is closed. Raises StageRefused if a stage refuses.
         """
         before, began = talk.run, self._host.now()
         talk.activations = talk.activations or self._chains.activations(talk.model, run)

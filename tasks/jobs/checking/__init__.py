@@ -1,5 +1,5 @@
 """Checks of results: another chain recomputes some rows of a piece, chosen after its result is
 published.
 
-Public: `Checks`, `Trust`, `credits_of`. Spec: docs/spec/checking.md.
+Public: `ResultChecks`, `Trust`, `credits_of`. Spec: docs/spec/checking.md.
 """

@@ -133,13 +133,15 @@ class ResultChecks:
                 verdict = await self._again(piece, row, output, apart)
                 if verdict is not Verdict.RIGHT:
                     if verdict is Verdict.LIE:
-                        self.trust.wrong(piece.claimant)
+                        self.trust.note_lie(piece.claimant)
                     return verdict
                 agrees = True
             right += agrees is True
         if not right:
             return Verdict.UNCHECKED
-        self.trust.right(piece.claimant, right, self._runners[piece.job.kind].seconds(piece.job))
+        self.trust.note_right(
+            piece.claimant, right, self._runners[piece.job.kind].seconds(piece.job)
+        )
         return Verdict.RIGHT
 
     async def _again(self, piece: _Piece, row: FileLine, output: FileLine, apart: Apart) -> Verdict:

@@ -67,7 +67,7 @@ class Trust:
         found.sort(key=lambda peer: -self._figures[peer].at)
         return tuple(sorted(found[: defaults.LIARS_NAMED]))
 
-    def right(self, claimant: PeerId, rows: int, seconds: float) -> None:
+    def note_right(self, claimant: PeerId, rows: int, seconds: float) -> None:
         """Record that `rows` of a piece of `seconds` were recomputed and are right."""
         known = self._figures.get(claimant, CheckedWork())
         self._note(
@@ -75,7 +75,7 @@ class Trust:
             replace(known, rows=known.rows + rows, ms=known.ms + round(1000 * max(seconds, 0.0))),
         )
 
-    def wrong(self, claimant: PeerId) -> None:
+    def note_lie(self, claimant: PeerId) -> None:
         """Note that a claimant has lied, and publish it."""
         known = self._figures.get(claimant, CheckedWork())
         self._note(claimant, CheckedWork(wrong=known.wrong + 1, at=int(self._host.wall())))

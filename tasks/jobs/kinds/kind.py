@@ -4,9 +4,9 @@ A kind declares what a row of its input is, what computing a row needs, and how 
 rows is summed up. It never runs code that came from a peer: a row is data, and the work is one of
 the requests that this node's gateway answers for its own user too.
 
-Every kind divides in the same way: into runs of rows that follow each other (`pieces.py`). Their
-outputs are merged in the order of the rows. A stage that cannot be divided (fine-tuning, which
-takes all rows at once) is an operation of its own (`tasks/tuning/`) and no kind.
+Every kind divides in the same way: into runs of rows that follow each other (`submitting.py`).
+Their outputs are merged in the order of the rows. A stage that cannot be divided (fine-tuning,
+which takes all rows at once) is an operation of its own (`tasks/tuning/`) and no kind.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

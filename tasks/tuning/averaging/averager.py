@@ -231,7 +231,7 @@ class Averager:
     # Facts.
 
     def _hear(self, author: PeerId) -> None:
-        """Take in what an author says that is new."""
+        """Process the new facts of an author."""
         if author == self._node.peer:
             return
         facts = self._node.state.views.tunings.get((self.terms.id, author)) or {}

@@ -98,7 +98,7 @@ class Rounds:
         return {each.root: each.state for each in self._states.values() if each.root}
 
     def stated(self, peer: PeerId, step: str, root: str) -> None:
-        """Take in the root of the state from which a peer trains, which comes after `step`.
+        """Record the root of the state from which a peer trains, which comes after `step`.
 
         Other peers may fetch the state that this peer reports of itself.
         """
@@ -130,7 +130,7 @@ class Rounds:
     # Facts of peers.
 
     def here(self, peer: PeerId) -> None:
-        """Take in that a peer takes part. The first round waits for it."""
+        """Record that a peer takes part. The first round waits for it."""
         self._left.discard(peer)
         if len(self._here) < MAX_PEERS:
             self._here.add(peer)
@@ -146,7 +146,7 @@ class Rounds:
             self._left.add(peer)
 
     def offered(self, peer: PeerId, offer: Offer, now: float) -> None:
-        """Take in the offer of a peer. Its first offer on a state counts."""
+        """Record the offer of a peer. Its first offer on a state counts."""
         before = self._offers.get(peer)
         if not 1 <= offer.tokens <= MAX_TOKENS or (before and before.base == offer.base):
             return
@@ -160,11 +160,11 @@ class Rounds:
             self._opened = now
 
     def signed(self, peer: PeerId, step: Step) -> None:
-        """Take in a peer's signature."""
+        """Record a peer's signature."""
         self.ledger.sign(peer, step)
 
     def contributed(self, root: str, update: Known, tokens: int, now: float) -> Offer:
-        """Take in this peer's own update on `state`, as others decode it. Return its offer."""
+        """Record this peer's own update on `state`, as others decode it. Return its offer."""
         offer = Offer(self.state.round + 1, self.head, root, tokens)
         self._own_root = root
         self._updates[root] = replace(update, good=True)
@@ -175,7 +175,7 @@ class Rounds:
     # Reports on actions.
 
     def decoded(self, root: str, update: Known) -> None:
-        """Take in an update that was fetched and decoded."""
+        """Record an update that was fetched and decoded."""
         self._updates.setdefault(root, update)
         self._asked.pop(root, None)
 
@@ -191,7 +191,7 @@ class Rounds:
         self._vain.add(root)
 
     def judged(self, root: str, *, good: bool) -> None:
-        """Take in the verdict by held-out loss."""
+        """Record the verdict by held-out loss."""
         self._judging.discard(root)
         self._asked.pop(_judgement(root), None)  # the same update may be on offer in a later round
         known = self._updates.get(root)
@@ -206,12 +206,12 @@ class Rounds:
         self._asked[_judgement(root)] = now + RETRY_SECONDS
 
     def computed(self, step: Step, state: OuterState) -> None:
-        """Take in the state after a step."""
+        """Record the state after a step."""
         self._states[step.id] = _Computed(state, "")
         self._asked.pop(step.id, None)
 
     def restored(self, step: Step, state: OuterState, root: str) -> None:
-        """Take in the fetched state after a step.
+        """Record the fetched state after a step.
 
         Raises BadUpdate `bad-state` if it is of another round.
         """

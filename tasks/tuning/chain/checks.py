@@ -42,7 +42,8 @@ class UsualNorms:
         self._seen: deque[float] = deque(maxlen=32)
 
     def check(self, norm: float, counted: int) -> None:
-        """Raise SessionError `bad-result` if a norm is far beyond those before, or any."""
+        """Raise SessionError `bad-result` if a norm is far beyond the earlier ones, or is
+        larger than LARGEST."""
         each = norm / max(1, counted)
         most = LARGEST
         if len(self._seen) >= USUAL:

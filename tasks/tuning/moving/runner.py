@@ -220,7 +220,7 @@ class FinetuneRunner:
 
 
 class _Store:
-    """`Store` of one run. Checkpoints are given to another node while the training goes on.
+    """`CheckpointStore` of one run. Checkpoints are given to another node during the training.
 
     A claim names a checkpoint only after that, so what it names outlives this node.
     """
@@ -260,11 +260,11 @@ class _Store:
         return bool(await self._manager.__aexit__(*error))  # type: ignore[arg-type]
 
     async def load(self) -> Learned | None:
-        """Implements `Store`."""
+        """Implements `CheckpointStore`."""
         return await self._runner.newest(self._job, self._known, self._folder)
 
     async def save(self, learned: Learned) -> None:
-        """Implements `Store`."""
+        """Implements `CheckpointStore`."""
         self.saved = await self._runner.store(self._job, self._known, learned, self._curve)
         self._new.set()
 

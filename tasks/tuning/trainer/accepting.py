@@ -64,7 +64,7 @@ class Acceptance:
                 hint="remove some: `shoal finetune list`, then `shoal finetune rm ID`",
             )
         check_wishes(ask.wishes, model.arch, model.context)
-        if ask.moves and (self._around.afar is None or ask.wishes.together is not None):
+        if ask.moves and (self._around.remote is None or ask.wishes.together is not None):
             raise TuningError(
                 "stays",
                 "a fine-tuning that is averaged with others stays on its node",

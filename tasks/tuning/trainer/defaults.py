@@ -54,7 +54,7 @@ BAD_GRADIENTS = 5  # refused gradients of one step after which a fine-tuning fai
 
 # Averaging with others.
 EVERY = 30  # steps between two exchanges
-EVERY_WHOLE = 110  # … if all weights are trained, whose updates are larger
+EVERY_WHOLE = 24  # … if all weights are trained, of which an update has one in 32
 JUDGED_ROWS = 16  # held-out rows by which the updates of others are judged
 HASTE = 2.0  # steps that must fit into the time until a round closes; else it exchanges early
 PART_SECONDS = 10.0  # for which a trainer that is done waits until the others have the last round

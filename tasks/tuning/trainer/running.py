@@ -76,7 +76,9 @@ class Running:
         try:
             with self._guard.around(f"the fine-tuning {tuning.id}", instead=_mishap):
                 moves = tuning.plan.moves
-                tensors = await (self._afar(tuning) if moves else self._trained(tuning, nursery))
+                tensors = await (
+                    self._trained_remotely(tuning) if moves else self._trained(tuning, nursery)
+                )
                 root = await self._published(tuning, tensors)
         except ShoalError as error:
             code = str(getattr(error, "code", None) or "failed")
@@ -142,22 +144,22 @@ class Running:
 
     # Training by other nodes.
 
-    async def _afar(self, tuning: Tuning) -> dict[LearnedName, Array]:
+    async def _trained_remotely(self, tuning: Tuning) -> dict[LearnedName, Array]:
         """Have a fine-tuning trained by any node, and return the adapter."""
-        afar = self._around.afar
-        if afar is None:
+        remote = self._around.remote
+        if remote is None:
             raise TuningError("stays", "this node has no jobs")
         errand = self._errand(tuning, await self._arch(tuning))
         curve = tuning.curve = Curve(self._host, tuning.folder / "curve")
         if not tuning.plan.job:
             start = await self._host.offload(self._start_of, tuning, errand)
-            job = await afar.submit(errand, start)
+            job = await remote.submit(errand, start)
             await self.settle(tuning, job=job)
 
         def show(points: list[Point]) -> None:
             curve.points = points
 
-        state = await afar.follow(tuning.plan.job, errand, tuning.progress, show)
+        state = await remote.follow(tuning.plan.job, errand, tuning.progress, show)
         await self._keep(tuning, errand, state)
         await self.take_back(tuning)
         learned = state[0]
@@ -203,14 +205,14 @@ class Running:
 
     async def take_back(self, tuning: Tuning) -> None:
         """End the job of a fine-tuning, and store its newest state here."""
-        afar, job = self._around.afar, tuning.plan.job
-        if afar is None or not job:
+        remote, job = self._around.remote, tuning.plan.job
+        if remote is None or not job:
             return
         with trio.CancelScope(shield=True):
             with suppress(ShoalError):
                 arch = await self._around.arch_of(tuning.plan.settings.root)
                 errand = self._errand(tuning, arch)
-                state = await afar.take_back(job, errand)
+                state = await remote.take_back(job, errand)
                 if state is not None:
                     await self._keep(tuning, errand, state)
             await self.settle(tuning, job="")

@@ -65,8 +65,8 @@ State = tuple[Learned, Sequence[Point]]
 """State of a fine-tuning, and its loss curve up to there."""
 
 
-class Elsewhere(Protocol):
-    """Fine-tunings of this node that any node may train, as jobs. `Afar` implements it."""
+class RemoteTraining(Protocol):
+    """Fine-tunings of this node that any node may train, as jobs. `RemoteTunings` implements it."""
 
     async def submit(self, errand: Errand, start: State | None) -> str:
         """Submit one that begins at a state, or at step 0. Return the id of its job."""
@@ -101,7 +101,7 @@ class Surroundings:
     named: Named
     averaging: AveragingNode | None = None
     """Where adapters are averaged with those of other nodes, or None if they cannot be."""
-    afar: Elsewhere | None = None
+    remote: RemoteTraining | None = None
     """Where other nodes train them, or None if none may."""
     whole: WholeTraining | None = None
     """What trains all weights of a model, or None if nothing does."""

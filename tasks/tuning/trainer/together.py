@@ -132,7 +132,7 @@ class Together:
         self._count()
 
     def spent(self, seconds: float) -> None:
-        """Take in how long a step took."""
+        """Record how long a step took."""
         self._step_s = seconds
 
     def is_due(self, learned: Learned, steps: int) -> bool:
@@ -166,7 +166,7 @@ class Together:
             ) from None
         await self._take(learned, base)
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         """Stay until the others have the last round, so that they can fetch what they lack of it.
         A few seconds at most."""
         with trio.move_on_after(defaults.PART_SECONDS):

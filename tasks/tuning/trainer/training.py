@@ -159,7 +159,7 @@ class TuningRun:
         while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
             await trio.sleep(defaults.RETRY[1])
         if self._together is not None:
-            await self._together.part()
+            await self._together.leave()
 
     @asynccontextmanager
     async def _company(

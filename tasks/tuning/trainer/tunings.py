@@ -151,18 +151,18 @@ class Tunings:
         """
         if not tuning.is_active:
             raise _not_active(tuning)
-        if self._around.afar is None or not tuning.plan.job:
+        if self._around.remote is None or not tuning.plan.job:
             raise TuningError(
                 "stays",
                 f"only this node may train the fine-tuning {tuning.id}",
                 hint="begin one that may move with `shoal finetune MODEL --data FILE --movable`",
             )
-        await self._around.afar.move(tuning.plan.job)
+        await self._around.remote.move(tuning.plan.job)
 
     def trainer(self, tuning: Tuning) -> PeerId | None:
         """Return the peer that trains a fine-tuning which may move, or None."""
-        afar, job = self._around.afar, tuning.plan.job
-        return None if afar is None or not job else afar.trainer(job)
+        remote, job = self._around.remote, tuning.plan.job
+        return None if remote is None or not job else remote.trainer(job)
 
     async def resume(self, tuning: Tuning) -> None:
         """Continue a fine-tuning that was stopped or has failed.

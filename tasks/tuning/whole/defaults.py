@@ -9,9 +9,9 @@ FLOAT: Final = 4  # bytes
 COPIES: Final = 7
 """Copies of the weights: they and their gradient in the process, and in the trainer they, their
 gradient, two moments, and the best so far."""
-COPIES_TOGETHER: Final = 12
-"""And in averaging: the shared values and their momentum before and after a round, what the codec
-has lost, the checkpoint of these, and the updates of this node and three others."""
+COPIES_TOGETHER: Final = 9
+"""And in averaging: the shared values before and after a round, what the codec has lost, the
+checkpoint of these, and the updates of this node and three others, decoded."""
 NICE: Final = 10  # of the process, so that answers come first
 STOP_GRACE: Final = 2.0  # seconds in which the process may end
 START_S: Final = 120.0  # seconds in which it must start. Importing torch takes seconds

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from ....transport.message import pack
 from ...engine.families import Architecture, tensor_shapes
@@ -15,6 +16,8 @@ from ..trainer.optimiser import Array
 from .process import NetworkProcess
 from .weights import StoredWeights
 
+CODEC: Final = Codec("sparse", 128)
+"""What volunteers send of all weights: one in 32 values, and the rest with later updates."""
 _KIND = "whole/1"
 
 
@@ -77,7 +80,7 @@ class WholeTensors:
             name=name,
             subject=pack([_KIND, root]),
             values=self._layout.values,
-            codec=Codec("int4"),
+            codec=CODEC,
             inner_steps=inner_steps,
         )
 

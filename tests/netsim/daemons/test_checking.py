@@ -207,9 +207,9 @@ def test_checked_work_is_weight_in_the_queue_of_a_daemon() -> None:
         await trio.sleep(1)
         working, (giver, other) = node.node.working, (peer_of(1), peer_of(2))
         assert working.worker.queue.share(giver, [other]) == 1 / 2
-        working.checks.trust.right(giver, 1, 3600.0)
+        working.checks.trust.note_right(giver, 1, 3600.0)
         assert working.worker.queue.share(giver, [other]) == 2 / 3
-        working.checks.trust.wrong(giver)
+        working.checks.trust.note_lie(giver)
         assert working.worker.queue.share(giver, [other]) == 1 / 2
 
     run(body)

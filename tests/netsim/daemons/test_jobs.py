@@ -129,7 +129,7 @@ def test_a_strangers_model_is_neither_fetched_nor_read_for_its_job() -> None:
         (other,) = await submit(stranger)
         assert (await result(stranger, other))["state"] == "done"
         await trio.sleep(60)
-        assert worker.node.working.worker.at is None and done([worker]) == 1
+        assert worker.node.working.worker.current_job is None and done([worker]) == 1
         assert worker.node.library.roots() == {ROOT}
         listed = {each["job"]: each["state"] for each in (await stranger.ask("job_list"))["jobs"]}
         assert listed[job] == "open"
@@ -184,9 +184,9 @@ def test_jobs_are_done_once_through_a_partition_and_a_crash(
         await trio.sleep(9)
         rules = faults.partition([nodes[2].host], [node.host for node in (*nodes[:2], asker)])
         before, killed = done(nodes), nodes[1]
-        while killed.node.working.worker.at is None:  # noqa: ASYNC110
+        while killed.node.working.worker.current_job is None:  # noqa: ASYNC110
             await trio.sleep(0.1)
-        at, had = killed.node.working.worker.at, killed.node.working.worker.done
+        at, had = killed.node.working.worker.current_job, killed.node.working.worker.done
         await killed.host.crash()
         await trio.sleep(30)
         nodes[1] = await killed.host.restart()
@@ -238,11 +238,11 @@ def test_a_job_that_is_taken_back_is_stopped() -> None:
         asker = await client(world, nodes)
         (job,) = await submit(asker, max_tokens=500)
         await trio.sleep(15)
-        (at,) = [node for node in nodes if node.node.working.worker.at]
+        (at,) = [node for node in nodes if node.node.working.worker.current_job]
         assert at.node.gateway.sessions == 1
         await asker.ask("job_cancel", job=job)
         await trio.sleep(3)
-        assert at.node.working.worker.at is None
+        assert at.node.working.worker.current_job is None
         assert [node.node.gateway.sessions for node in nodes] == [0, 0]
         assert [node.node.stage.sessions for node in nodes] == [0, 0]
         assert not any(node.node.state.views.jobs.claims_of(job) for node in nodes)
@@ -263,11 +263,11 @@ def test_interactive_requests_come_before_jobs() -> None:
         )
         (job,) = await submit(asker, max_tokens=120)
         await trio.sleep(8)
-        assert node.node.working.worker.at == job
+        assert node.node.working.worker.current_job == job
         began = trio.current_time()
         assert (await asker.ask("run", **waits))["text"] == expected["text"]
         assert trio.current_time() - began < alone + 0.5
-        assert node.node.working.worker.at == job, "it has not lost its job"
+        assert node.node.working.worker.current_job == job, "it has not lost its job"
         found = await result(asker, job)
         assert found["text"] == said["text"], "not a token is lost or made twice"
         assert trio.current_time() - began < alone + 120 * 0.1
@@ -371,7 +371,7 @@ def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, mo
         asker = await client(world, nodes)
         (job,) = await submit(asker, max_tokens=100)
         await trio.sleep(6)
-        (at,) = [node for node in nodes if node.node.working.worker.at]
+        (at,) = [node for node in nodes if node.node.working.worker.current_job]
         (other,) = [node for node in nodes if node is not at]
         began = trio.current_time()
         await (at.stop() if way == "stop" else at.host.crash())

@@ -19,7 +19,7 @@ from tests.state.fake_net import FakeNet, FakeNode
 from tests.state.membership.stars import counted, notice, silence
 
 OWN, A, B, X, Y = (peer_id_of(sha256(bytes([n])).digest()) for n in range(5))
-ALONE_S, HEARD_S, _ = defaults.PROVE_AGAIN_S
+ALONE_S, HEARD_S = defaults.PROVE_AGAIN_S[0], defaults.FOLLOW_AGAIN_S
 
 
 # The side that answers.

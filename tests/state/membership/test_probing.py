@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.membership import probing
 from shoal.state.membership.finding import Finding
+from shoal.state.membership.gathering import Gathered
 from shoal.state.membership.liveness import Liveness
 from shoal.state.membership.messages import encode_find, read_gather
 from shoal.state.membership.roster import Roster
@@ -412,3 +413,19 @@ def test_the_addresses_of_one_home_count_as_one_witness() -> None:
     assert place("2600:1:2:3::1") == place("2600:1:2:ff03::1") != place("2600:1:3:3::1")
     assert place("11.1.2.3") == place("11.1.2.200") != place("11.1.3.3")
     assert place("192.168.1.2", "one") != place("192.168.1.2", "another")
+
+
+@pytest.mark.trio
+async def test_two_batches_may_be_due_at_once(net: FakeNet, autojump_clock: MockClock) -> None:
+    """One of new members and one of others. Both are asked for their proofs, in time."""
+    hub, one, two = await star(net, 1, 2)
+    probing_hub, now = hub.directory._probing, trio.current_time()
+    batches = [Gathered(now), Gathered(now)]
+    for batch, peer in zip(batches, (one.peer, two.peer), strict=True):
+        batch.numbers.append(NONCE)
+        batch.peers[peer] = b""
+    probing_hub._gathering._hurried, probing_hub._gathering._next = batches
+    probing_hub.wake()
+    await trio.sleep(0.5)
+    assert all(batch.done.is_set() and all(batch.peers.values()) for batch in batches)
+    assert probing_hub._gathering.take(1e9) is None

@@ -385,3 +385,22 @@ def test_a_peer_with_a_spent_giving_budget_rests() -> None:
     it.wanted.ended(other, (), 0.3)
     assert it.next(0.3) == {} and it.wanted.next_at(0.3) == defaults.VAIN_S
     assert it.next(defaults.VAIN_S) == {A: [(place(1)[0], ("member", 0))]}
+
+
+@pytest.mark.parametrize("more", [0, -3])
+def test_a_peer_that_gave_all_that_it_may_give_rests_until_it_has_more(more: int) -> None:
+    """It gives one feed every few seconds, and each question names many of them. A reply with fewer
+    feeds was cut short because they are large."""
+    it, (burst, rate) = Lacking(), defaults.PATIENT_GIVEN[0]
+    it.wanted.heard(A, [member(number) for number in range(16)], 0.0)
+    (pull,) = it.wanted.next(0.0)
+    given = int(burst) + more
+    for at in pull.places[:given]:
+        it.have[at[0]] = 1
+        it.wanted.settle(at)
+    it.wanted.ended(pull, (), 0.1, pull.places[given:])
+    if not more:
+        assert it.next(0.2) == {}
+        assert it.wanted.next_at(0.2) == 0.1 + defaults.PATIENT_WORTH / rate
+    (pull,) = it.wanted.next(0.2 if more else 0.1 + defaults.PATIENT_WORTH / rate)
+    assert len(pull.places) == 16 - given

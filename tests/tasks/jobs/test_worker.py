@@ -138,10 +138,10 @@ async def test_a_job_is_claimed_done_and_reported(autojump_clock: object) -> Non
     async with desk() as made:
         job = made.state.submit(0)
         await trio.sleep(5)
-        assert made.stands(job) is JobState.CLAIMED and made.worker.at == job
+        assert made.stands(job) is JobState.CLAIMED and made.worker.current_job == job
         await trio.sleep(WORK)
         assert made.stands(job) is JobState.DONE and made.outcome(job).text == "3"
-        assert made.worker.at is None and made.worker.done == 1
+        assert made.worker.current_job is None and made.worker.done == 1
 
 
 async def test_one_at_a_time_and_each_once(autojump_clock: object) -> None:
@@ -165,7 +165,7 @@ async def test_a_claimant_has_to_prove_its_progress(autojump_clock: object, prov
         await trio.sleep(16)
         assert (made.runner.began == [job]) == (provable == 0)
         if provable:
-            assert made.state.said("claims", job) == [] and made.worker.at is None
+            assert made.state.said("claims", job) == [] and made.worker.current_job is None
             await trio.sleep(22)
             assert made.runner.began == [job], "no more than before"
 
@@ -208,10 +208,10 @@ async def test_silence_during_a_job_counts_from_the_last_sighting(
         made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
         made.state.submit(0)
         await trio.sleep(WORK)
-        assert made.worker.at is not None
+        assert made.worker.current_job is not None
         made.live = {ME}
         await trio.sleep(3)
-        assert made.worker.at is None and made.runner.ended
+        assert made.worker.current_job is None and made.runner.ended
         assert 2 <= made.worker.crew.silent(OTHER) <= 3 + defaults.LOOK
 
 
@@ -229,7 +229,7 @@ async def test_no_job_begins_while_an_interactive_request_runs(autojump_clock: o
         assert not does_jobs(made.state.views.members, ME), "or jobs would fall to it first"
         made.ready = True
         await trio.sleep(5)
-        assert made.worker.at == job
+        assert made.worker.current_job == job
 
 
 async def test_jobs_of_excluded_authors_are_not_done(autojump_clock: object) -> None:
@@ -240,7 +240,7 @@ async def test_jobs_of_excluded_authors_are_not_done(autojump_clock: object) -> 
         assert made.stands(job) is JobState.OPEN
         made.out.clear()
         await trio.sleep(5)
-        assert made.worker.at == job
+        assert made.worker.current_job == job
 
 
 async def test_a_removed_job_is_stopped(autojump_clock: object) -> None:
@@ -249,7 +249,7 @@ async def test_a_removed_job_is_stopped(autojump_clock: object) -> None:
         await trio.sleep(5)
         made.state.withdraw(job)
         await trio.sleep(1)
-        assert made.worker.at is None and not made.runner.ended
+        assert made.worker.current_job is None and not made.runner.ended
         assert made.state.views.jobs.claims_of(job) == []
 
 
@@ -259,7 +259,7 @@ async def test_only_the_claimant_with_precedence_continues(autojump_clock: objec
         await trio.sleep(5)
         made.claim(OTHER, job, 2)
         await trio.sleep(20)
-        assert made.runner.ended == [] and made.worker.at is None
+        assert made.runner.ended == [] and made.worker.current_job is None
         assert [claim.claimant for claim in made.state.views.jobs.claims_of(job)] == [OTHER]
 
 
@@ -467,12 +467,12 @@ async def test_a_job_that_falls_to_another_node_is_delayed(autojump_clock: objec
         for job in set(jobs) - set(theirs[:1]):
             made.state.withdraw(job)
         (job,) = theirs[:1]
-        while made.worker.at is None:  # noqa: ASYNC110
+        while made.worker.current_job is None:  # noqa: ASYNC110
             await trio.sleep(0.1)
         await trio.sleep(defaults.HESITATION / 2)
         made.claim(OTHER, job, 2)
         await trio.sleep(30)
-        assert not made.runner.began and made.worker.at is None
+        assert not made.runner.began and made.worker.current_job is None
 
 
 async def test_many_changes_do_not_stall_the_loop(autojump_clock: object) -> None:
@@ -534,7 +534,7 @@ async def test_a_hedge_is_claimed_only_when_it_is_done(autojump_clock: object) -
         made.runner.claimed = lambda job: True  # a hedge is claimed at the end
         late = 5 * defaults.HEDGE_TIMES + defaults.HEDGE_LEAST
         await trio.sleep(late + 3)
-        assert made.worker.at == job and made.state.said("claims", job) == []
+        assert made.worker.current_job == job and made.state.said("claims", job) == []
         await trio.sleep(WORK + 2)
         assert made.outcome(job).text == "3"
         (fact,) = made.state.said("claims", job)
@@ -550,7 +550,7 @@ async def test_a_hedge_leaves_nothing_if_the_straggler_was_faster(autojump_clock
         await trio.sleep(5 * defaults.HEDGE_TIMES + defaults.HEDGE_LEAST + 3)
         made.claim(OTHER, job, done=True)
         await trio.sleep(1)
-        assert made.worker.at is None and made.state.said("claims", job) == []
+        assert made.worker.current_job is None and made.state.said("claims", job) == []
 
 
 async def test_the_output_of_a_hedge_is_replicated_after_its_claim(

@@ -191,7 +191,7 @@ async def test_credit_comes_from_checks_and_survives_a_restart(
 ) -> None:
     async with trio.open_nursery() as nursery:
         desk = Desk(nursery, Swarm([ONE, TWO]))
-        desk.trust.right(WORKER, 1, 3600.0)
+        desk.trust.note_right(WORKER, 1, 3600.0)
         assert desk.trust.weight(WORKER) == 2.0 and desk.trust.weight(FRIEND) == 1.0
         # Two identities vouch for each other, without a check of this node.
         for one, other in ((FRIEND, TWO), (TWO, FRIEND)):
@@ -216,10 +216,10 @@ async def test_figures_are_bounded_and_lies_are_remembered_longest(
 ) -> None:
     async with trio.open_nursery() as nursery:
         desk = Desk(nursery, Swarm([ONE]))
-        desk.trust.wrong(WORKER)
+        desk.trust.note_lie(WORKER)
         for number in range(defaults.PEERS + 20):
             peer = Identity.from_seed(number.to_bytes(32)).peer
-            desk.trust.right(peer, 1, float(number))
+            desk.trust.note_right(peer, 1, float(number))
         assert len(desk.trust._figures) == defaults.PEERS and desk.trust.is_liar(WORKER)
         desk.trust.write()
         assert len(desk.state.keys("usage")) == defaults.PEERS

@@ -102,7 +102,7 @@ def _recurrent() -> Architecture:
 def test_full_training_has_no_adapter() -> None:
     found = chosen(full=True)
     assert (found.rank, found.alpha, found.modules, found.full) == (0, 0.0, (), True)
-    assert found.rate == default_rate(ARCH.hidden, full=True) and found.every == 110
+    assert found.rate == default_rate(ARCH.hidden, full=True) and found.every == 24
     assert found.trains(WeightName("model.norm.weight"))
     for change in ({"rank": 4}, {"full": False}, {"modules": ("q_proj",)}):
         with pytest.raises(ValueError, match="rank, alpha and modules"):

@@ -69,7 +69,7 @@ class Node:
         self.names = {"taken"}
         self.disturb: Callable[[int], Any] | None = None
         self.fail: Exception | None = None
-        self.afar: Afar | None = None
+        self.remote: RemoteTunings | None = None
         self.whole: Bigrams | None = None
         self.data = folder / "data.jsonl"
         self.data.write_text("".join(json.dumps(line) + "\n" for line in LINES))
@@ -94,7 +94,7 @@ class Node:
         async def named() -> set[str]:
             return self.names
 
-        around = Surroundings(self, arch_of, publish, named, afar=self.afar, whole=self.whole)
+        around = Surroundings(self, arch_of, publish, named, remote=self.remote, whole=self.whole)
         tunings = Tunings(self.host, self.folder / "tuning", around)
         async with trio.open_nursery() as nursery:
             await nursery.start(tunings.run)
@@ -111,7 +111,7 @@ class Node:
         return {p.name for p in self.folder.rglob("*") if p.is_file()} - {"data.jsonl"}
 
 
-class Afar:
+class RemoteTunings:
     """Another node trains some steps in its own folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,7 +136,7 @@ class Afar:
     ) -> State:
         if self.fail is not None:
             raise self.fail
-        folder = self.folder / "afar"
+        folder = self.folder / "remote"
         folder.mkdir(exist_ok=True)
         task = Task(errand.settings, folder, errand.data)
         (folder / "rows").write_bytes(errand.rows.read_bytes())
@@ -277,12 +277,12 @@ async def test_one_that_moves_comes_back_as_an_adapter(
         (tmp_path / str(number)).mkdir()
     wanted = await result(Node(tmp_path / "0"))
     node = Node(tmp_path / "1")
-    node.afar = Afar(node.folder)
+    node.remote = RemoteTunings(node.folder)
     async with node.daemon() as tunings:
         tuning = await begin(tunings, node, moves=True)
         await ended(tuning)
         assert (tuning.plan.state, tuning.plan.job, tuning.progress.step) == ("done", "", 12)
-        assert len(await tunings.points(tuning)) == 12 and node.afar.gone == node.afar.jobs
+        assert len(await tunings.points(tuning)) == 12 and node.remote.gone == node.remote.jobs
     assert node.published == [("tiny-data", wanted)] and not node.chains
 
 
@@ -293,38 +293,38 @@ async def test_one_that_moves_is_stopped_and_goes_on_from_there(
         (tmp_path / str(number)).mkdir()
     wanted = await result(Node(tmp_path / "0"))
     node = Node(tmp_path / "1")
-    afar = node.afar = Afar(node.folder)
-    afar.until = 5
+    remote = node.remote = RemoteTunings(node.folder)
+    remote.until = 5
     async with node.daemon() as tunings:
         tuning = await begin(tunings, node, moves=True)
         while not tuning.progress.trouble:
             await tuning.progress.changed.wait()
         assert tunings.trainer(tuning) == "far"
         await tunings.move(tuning)
-        assert afar.gone == [f"moved {tuning.plan.job}"]
+        assert remote.gone == [f"moved {tuning.plan.job}"]
     async with node.daemon() as tunings:
         (tuning,) = tunings.all()
         await trio.sleep(1)
-        assert len(afar.jobs) == 1, "a restart of this node submits nothing again"
+        assert len(remote.jobs) == 1, "a restart of this node submits nothing again"
         await tunings.stop(tuning)
         assert (tuning.plan.state, tuning.plan.job, tuning.progress.saved) == ("stopped", "", 5)
         with pytest.raises(TuningError, match="is stopped"):
             await tunings.move(tuning)
-        afar.until = 12
+        remote.until = 12
         await tunings.resume(tuning)
         await ended(tuning)
-        assert afar.starts == [None, 5] and tuning.plan.state == "done"
+        assert remote.starts == [None, 5] and tuning.plan.state == "done"
     assert node.published == [("tiny-data", wanted)]
 
 
 async def test_what_fails_elsewhere_fails_here(node: Node, autojump_clock: Clock) -> None:
-    afar = node.afar = Afar(node.folder)
-    afar.fail = TuningError("too-large", "too large for another node")
+    remote = node.remote = RemoteTunings(node.folder)
+    remote.fail = TuningError("too-large", "too large for another node")
     async with node.daemon() as tunings:
         tuning = await begin(tunings, node, moves=True)
         await ended(tuning)
         assert (tuning.plan.state, tuning.plan.error) == ("failed", "too-large")
-        assert tuning.plan.job == "" and afar.gone == afar.jobs
+        assert tuning.plan.job == "" and remote.gone == remote.jobs
 
 
 async def test_one_that_stays_is_not_moved(node: Node, autojump_clock: Clock) -> None:
@@ -337,7 +337,7 @@ async def test_one_that_stays_is_not_moved(node: Node, autojump_clock: Clock) ->
         with pytest.raises(TuningError) as refused:
             await tunings.move(tuning)
         assert refused.value.code == "stays"
-    node.afar = Afar(node.folder)
+    node.remote = RemoteTunings(node.folder)
     async with node.daemon() as tunings:
         with pytest.raises(TuningError) as refused:
             await begin(tunings, node, moves=True, together="us")

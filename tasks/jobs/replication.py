@@ -41,7 +41,7 @@ class Keep(Message, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepTerms:
+class ReplicationTerms:
     """Conditions under which a node keeps blobs for others, and the nodes that may keep its own."""
 
     helpers: Callable[[], Sequence[PeerId]]
@@ -54,7 +54,7 @@ class KeepTerms:
     """Returns whether this node itself uses the model with a root."""
 
 
-class Keepers:
+class JobReplication:
     """Both sides of `job.keep` on one node."""
 
     def __init__(
@@ -63,15 +63,16 @@ class Keepers:
         courier: Courier,
         jobs: Jobs,
         shelf: Shelves,
-        terms: KeepTerms,
+        terms: ReplicationTerms,
     ) -> None:
         self._host = host
         self._courier = courier
         self._jobs = jobs
         self._shelf = shelf
         self._terms = terms
-        self._rates = Rates(Rate(*defaults.KEEP_RATE))
-        # Not in `_rates`: only callers that have a part in a job may use up the total.
+        self.rates = Rates(Rate(*defaults.KEEP_RATE))
+        """How much this node stores for each peer."""
+        # Not in `rates`: only callers that have a part in a job may use up the total.
         self._total = Bucket(Rate(*defaults.KEEP_TOTAL), host.now())
         courier.handle(KEEP, self._on_keep)
 
@@ -129,7 +130,7 @@ class Keepers:
             return Refusal("bad-request", str(error))
         if not self._terms.keeps(call.peer):
             return Refusal("not-kept", "this node does no jobs for you")
-        if not self._rates.take(call.peer, self._host.now(), max(1.0, asked.size / _MIB)):
+        if not self.rates.take(call.peer, self._host.now(), max(1.0, asked.size / _MIB)):
             return Refusal("busy", "this node has stored much for you lately")
         try:
             with trio.fail_after(defaults.KEEP_TIME):

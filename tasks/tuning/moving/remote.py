@@ -20,7 +20,7 @@ from ....transport.identity import PeerId
 from ....transport.message import Message
 from ...jobs import defaults as job_defaults
 from ...jobs.desk import Desk, JobNode
-from ...jobs.keepers import Keepers
+from ...jobs.replication import JobReplication
 from ...jobs.results import JobOutcome, KeptWork
 from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
@@ -45,33 +45,33 @@ class _Line(Message, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Bureau:
+class RemoteParts:
     """The parts of a node that its fine-tunings elsewhere use."""
 
     desk: Desk
     submitter: Submitter
     shelf: Shelves
-    keepers: Keepers
+    replication: JobReplication
     standby: TrainerStandby
     runner: FinetuneRunner
     seals: JobSeals
 
 
-class Afar:
+class RemoteTunings:
     """The fine-tunings of this node's user that other nodes train."""
 
-    def __init__(self, node: JobNode, bureau: Bureau, vault: Vault) -> None:
+    def __init__(self, node: JobNode, parts: RemoteParts, vault: Vault) -> None:
         self._host: Host = node.host
         self._state = node.state
         self._own = node.peer
         self._jobs = node.state.views.jobs
-        self._desk = bureau.desk
-        self._submitter = bureau.submitter
-        self._shelf = bureau.shelf
-        self._keepers = bureau.keepers
-        self._standby = bureau.standby
-        self._runner = bureau.runner
-        self._seals = bureau.seals
+        self._desk = parts.desk
+        self._submitter = parts.submitter
+        self._shelf = parts.shelf
+        self._replication = parts.replication
+        self._standby = parts.standby
+        self._runner = parts.runner
+        self._seals = parts.seals
         self._vault = vault
 
     async def submit(self, errand: Errand, start: tuple[Learned, Sequence[Point]] | None) -> str:
@@ -110,7 +110,7 @@ class Afar:
         if begun is not None:
             await self._vault.hold(job, begun, self._own)
             await self._vault.forget(f"start {errand.data}")
-        await self._keepers.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
+        await self._replication.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
         return job
 
     def _terms(self, errand: Errand, job: str, mark: bytes = b"") -> CheckpointTerms:

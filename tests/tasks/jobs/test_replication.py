@@ -12,7 +12,8 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import Job, Jobs, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.keepers import KEEP, Keepers, KeepTerms
+from shoal.tasks.jobs.replication import KEEP, JobReplication, ReplicationTerms
+from shoal.tasks.jobs.shelf import Shelves
 from shoal.tasks.jobs.spec import JobSpec, pack_spec
 from shoal.transport.errors import CallRefused, LinkClosed
 from shoal.transport.host.seam import Host
@@ -57,16 +58,16 @@ class FakeCourier:
 
 
 class Node:
-    def __init__(self, helpers: list[PeerId] | None = None) -> None:
+    def __init__(self, helpers: list[PeerId] | None = None, shelf: Shelves | None = None) -> None:
         self.jobs, self.shelf, self.courier = Jobs(), FakeShelf(), FakeCourier()
         self.kept_for = {AUTHOR}
         self.serving = set[PeerId]()
-        self.keepers = Keepers(
+        self.replication = JobReplication(
             cast(Host, FakeHost()),
             cast(Courier, self.courier),
             self.jobs,
-            self.shelf,
-            KeepTerms(
+            shelf or self.shelf,
+            ReplicationTerms(
                 lambda: helpers or [],
                 lambda root: self.serving,
                 keeps=lambda peer: peer in self.kept_for,
@@ -211,7 +212,7 @@ async def test_strangers_do_not_use_up_the_total_rate(autojump_clock: object) ->
         node.kept_for.add(who)
         assert isinstance(await node.hear(who, asked(size=defaults.RESULT_BYTES)), Refusal)
     for _ in range(12):  # no node has the blob
-        node.keepers._rates = Rates(Rate(1e9, 0.0))
+        node.replication.rates = Rates(Rate(1e9, 0.0))
         answer = await node.hear(AUTHOR, asked(size=defaults.INPUT_BYTES))
         assert isinstance(answer, Refusal) and answer.code == "not-stored"
     node.shelf.blobs[BLOB] = b"x"
@@ -223,22 +224,21 @@ async def test_an_author_hears_that_the_disk_is_full(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     """With a real shelf: nodes whose part for jobs is full refuse, and another node is asked."""
-    full, roomy = Node(), Node()
+    made = await shelf_node(tmp_path, 8 * MIB)
+    full, roomy = Node(shelf=made.shelf), Node()
     author = Node([ME, OTHER])
     author.courier.nodes.update({ME: full, OTHER: roomy})
-    made = await shelf_node(tmp_path, 8 * MIB)
     await made.made(10 * MIB, here=True)
     root = await made.made(2 * MIB)
     roomy.shelf.blobs[root] = b"x"
-    full.keepers._shelf = made.shelf
     for node in (full, roomy):
         node.learn()
     answer = await full.hear(AUTHOR, asked(blob=root, size=2 * MIB))
     assert isinstance(answer, Refusal) and answer.code == "full" and "disk" in answer.message
-    assert await author.keepers.replicate(JOB, root, 2 * MIB)
+    assert await author.replication.replicate(JOB, root, 2 * MIB)
     assert roomy.shelf.kept == {root: AUTHOR} and root not in made.roots
     del author.courier.nodes[OTHER]
-    assert not await author.keepers.replicate(JOB, root, 2 * MIB), "and no other one has room"
+    assert not await author.replication.replicate(JOB, root, 2 * MIB), "and no other one has room"
 
 
 async def test_nodes_that_serve_the_model_are_asked_first(autojump_clock: object) -> None:
@@ -246,7 +246,7 @@ async def test_nodes_that_serve_the_model_are_asked_first(autojump_clock: object
     author = Node(peers)
     author.learn()
     author.serving = {peers[3], peers[9]}
-    assert not await author.keepers.replicate(JOB, BLOB, 100)
+    assert not await author.replication.replicate(JOB, BLOB, 100)
     assert set(author.courier.asked[:2]) == author.serving
     assert len(author.courier.asked) == defaults.KEEP_ASKED
 
@@ -256,10 +256,10 @@ async def test_another_node_is_asked_if_one_refuses(autojump_clock: object) -> N
     author, keeper = Node([*silent[:2], OTHER]), Node()
     keeper.learn()
     author.courier.nodes[OTHER] = keeper
-    assert await author.keepers.replicate(JOB)
+    assert await author.replication.replicate(JOB)
     keeper.kept_for.clear()
-    assert not await author.keepers.replicate(JOB)
-    assert not await Node().keepers.replicate(JOB), "there is no other node"
+    assert not await author.replication.replicate(JOB)
+    assert not await Node().replication.replicate(JOB), "there is no other node"
     assert ME not in author.courier.asked
 
 
@@ -267,7 +267,7 @@ async def test_a_silent_keeper_does_not_hold_up_a_submission(autojump_clock: obj
     author, keeper = Node([OTHER]), Node()
     author.courier.nodes[OTHER] = keeper
     began = trio.current_time()
-    assert not await author.keepers.replicate(JOB)
+    assert not await author.replication.replicate(JOB)
     assert trio.current_time() - began <= defaults.KEEP_TIME + 1
 
 
@@ -280,12 +280,12 @@ async def test_several_nodes_keep_an_input_and_wait_for_none_that_is_slow(
         keeper = author.courier.nodes[peer] = Node()
         keeper.learn()
         keeper.shelf.blobs[BLOB] = b"x" * 100
-    assert await author.keepers.replicate(JOB, BLOB, 100, 3)
+    assert await author.replication.replicate(JOB, BLOB, 100, 3)
     assert sum(BLOB in node.shelf.kept for node in author.courier.nodes.values()) == 3
     for node in author.courier.nodes.values():
         node.shelf.kept.clear()
         node.shelf.blobs.clear()  # so it asks for half a minute
     author.courier.nodes[peers[2]].shelf.blobs[BLOB] = b"x" * 100
     began = trio.current_time()
-    assert await author.keepers.replicate(JOB, BLOB, 100, 6)
+    assert await author.replication.replicate(JOB, BLOB, 100, 6)
     assert trio.current_time() - began <= 1 + defaults.KEEP_MORE
