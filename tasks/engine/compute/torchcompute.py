@@ -45,10 +45,10 @@ from .model import ShardModel
 from .native import choice
 from .native.library import Kernels
 from .native.pages import give_back
+from .native.reference import in_torch, reference_layer
 from .native.steps import NativeSteps, computes
 from .products import native_kernels
 from .recurrent import StateMemory
-from .reference import in_torch, reference_layer
 from .weights import TORCH_DTYPES
 
 

@@ -11,8 +11,8 @@ import torch
 from shoal.tasks.engine import core
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.native.library import NativeLinear
+from shoal.tasks.engine.compute.native.reference import TorchLinear
 from shoal.tasks.engine.compute.products import linear_of, linear_of_quantised
-from shoal.tasks.engine.compute.reference import TorchLinear
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Sampling, Span, Want
 from shoal.tasks.engine.scheduler import StepCosts

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch.nn import functional as F
 
-from .backward.matrices import PANEL, frozen
-from .model import Layer
-from .native.library import NativeLinear
-from .products import StackedLinear
+from ..backward.matrices import PANEL, frozen
+from ..model import Layer
+from ..products import StackedLinear
+from .library import NativeLinear
 
 P = TypeVar("P")
 _TILE = 1 << 20  # weights that are unpacked at once
