@@ -138,6 +138,8 @@ def _sentence(message: str) -> str:
     text = re.sub(r"(?<!\w)'([^']*)'(?!\w)", r"`\1`", " ".join(message.split()).rstrip("."))
     text = text.replace(". Did you mean", ", did you mean")
     text = _RANGE.sub(_expected, text)
+    for kind, words in _NUMBERS.items():
+        text = text.replace(f"is not a valid {kind}", f"is not a {words}")
     if ". (Did you mean one of: " in text:
         text = text.replace(". (Did you mean one of: ", ", did you mean one of ").replace("?)", "?")
     return text[:1].lower() + text[1:]
@@ -145,6 +147,13 @@ def _sentence(message: str) -> str:
 
 # How click reports a number outside its range: `0 is not in the range 1<=x<=16`.
 _RANGE = re.compile(r"(\S+) is not in the range (?:x>=(\S+)|(\S+?)(<=?)x<=(\S+))")
+
+
+_NUMBERS = {
+    "integer range": "whole number", "integer": "whole number", "float range": "number",
+    "float": "number",
+}  # fmt: skip
+"""What click calls numbers, and plain words for them; the longer names come first."""
 
 
 def _expected(found: re.Match[str]) -> str:

@@ -103,6 +103,11 @@ def test_pips_lines_become_one_of_progress(
     assert progress.described("Downloading https://x.org/a/torch-2.whl (203.5 MB)") == (
         "downloading torch-2.whl (203.5 MB)"
     )
+    for line in (
+        "Building wheels for collected packages: x",
+        "Building editable for x (pyproject)",
+    ):
+        assert progress.described(line).split(" (")[0] == "building x"
     assert progress.described("Requirement already satisfied: x") == ""
     assert progress.described("Installing collected packages: a, b") == "installing them"
     pip = "print('Collecting a'); print('Collecting b'); raise SystemExit('no b')"

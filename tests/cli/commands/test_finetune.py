@@ -134,6 +134,7 @@ def test_start_may_be_written_and_detach_does_not_follow(
         (["tiny", "--data", "nix.jsonl"], "there is no file `nix.jsonl`"),
         (["tiny", "--data", "/"], "`--node DIR` is the node's folder"),
         (["tiny", "--data", "FILE", "--rank", "0"], "expected a number from 1 to 256, got 0"),
+        (["tiny", "--data", "FILE", "--rank", "x"], "`x` is not a whole number"),
         (
             ["tiny", "--data", "FILE", "--steps", "5", "--epochs", "1"],
             "one of --epochs and --steps",
