@@ -15,7 +15,7 @@ import psutil
 
 from ..costs.shardcosts import ShardCosts
 from .adapters import LoadAdapter
-from .defaults import HOLD_S
+from .defaults import HOLD_S, REFERENCE_PART
 from .errors import EngineError
 from .families import Architecture, architecture, weight_bytes
 from .interface import NO_RULES, Loaded, LoadShard, SessionId, Span
@@ -73,6 +73,9 @@ class Core:
         self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
         soon, groups = emit_soon or emit, self._scheduler.groups
         self._answers = StoredAnswers(emit, soon, settle, groups, lambda: self.clock())
+        self._answers.may_retry = self._may_retry
+        self._began = self.clock()
+        self._reference_s = 0.0  # that steps without the native kernels took
         self._room = Room(self._sessions, self._training, self._evict)
         kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
@@ -572,8 +575,10 @@ class Core:
         background = all(session.share.background for session, _ in work)
         # A step may change states of recurrent layers before its end.
         stops = background and work[0][0].states is None
+        slow = any(piece.reference for piece in pieces)
+        stop = self._show_life if slow else self.stop if stops else None
         try:
-            outputs = iter(model.forward(pieces, self.stop if stops else None))
+            outputs = iter(model.forward(pieces, stop))
         except StepStopped:
             return  # a later step computes the same rows
         done: list[tuple[Session, SpanInProgress, list[Any]]] = []
@@ -588,6 +593,7 @@ class Core:
         self._answers.choose(model, done)
         ended = self.clock()
         seconds = ended - started
+        self._reference_s += seconds if slow else 0.0
         self._scheduler.groups.stepped(started, ended)
         total = sum(session.share.charged for session, _ in work)
         costs = work[0][0].shard.costs
@@ -601,6 +607,21 @@ class Core:
                 self._answers.advance(session, job, model, output)
             self._next(session)
         self._answers.settle()
+
+    def _may_retry(self, session: Session) -> bool:
+        """Return whether rows of a session may be computed again without the native kernels.
+
+        That takes many times as long as predicted, so it gets a small part of the time. Otherwise,
+        a peer could have all its inputs computed in this way.
+        """
+        able = session.shard.compute.has_reference and session.states is None
+        return able and self._reference_s <= REFERENCE_PART * (self.clock() - self._began)
+
+    def _show_life(self) -> bool:
+        """Send the daemon a reply that it ignores, so that it does not take a step without the
+        native kernels for the silence of a crashed worker. It goes on."""
+        self._emit(("ok", 0, None), b"")
+        return False
 
     def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
         """Compare what has arrived from elsewhere with what was computed, and fail if it
@@ -633,7 +654,7 @@ def _pieces(
     adapter = session.adapter and session.adapter.tensors
     for at in range(0, rows, count):
         place = job.done + at, count, job.position + at
-        yield Piece(session.table, job.source, *place, job.decode, adapter, use)
+        yield Piece(session.table, job.source, *place, job.decode, adapter, use, job.reference)
 
 
 def _states_beside(table: BlockTable, shard: LoadedShard) -> SessionStates | None:

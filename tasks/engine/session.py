@@ -61,6 +61,12 @@ class SpanInProgress:
     chosen: Sequence[
         ChosenToken | EngineError
     ] = ()  # from when tokens are chosen until they are sent
+    reference: bool = False  # computed again without the native kernels
+
+    def rewind(self) -> None:
+        """Begin again with the present input, without the native kernels."""
+        self.done, self.reference = 0, True
+        self.outputs, self.rows, self.chosen = [], [], ()
 
     @property
     def position(self) -> int:

@@ -26,7 +26,7 @@ class Piece:
     `table`. `decode` says that the row continues a text; otherwise it is part of a prompt. The
     results of a row depend on this, but not on the other pieces. `adapter` is what `Compute.adapt`
     returned for the session's adapter, or None. `state` is what the step does with the states of
-    recurrent layers, if there are some.
+    recurrent layers, if there are some. `reference` rows are computed without the native kernels.
     """
 
     table: BlockTable
@@ -37,6 +37,7 @@ class Piece:
     decode: bool
     adapter: Any = None
     state: StateUse | None = None
+    reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Pick:
     position: int
     top: int = 0  # most likely tokens to report with it
     change: Change | None = None  # by the rules of the session
+    reference: bool = False  # without the native kernels
 
 
 class ChosenToken(NamedTuple):
@@ -80,6 +82,11 @@ class Compute(Protocol):
     arch: Architecture
     parts: Parts
     dtype: DType
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether pieces and picks with `reference` are computed otherwise than those without."""
+        ...
 
     @property
     def exactness(self) -> str:

@@ -3,6 +3,7 @@
 Tensors between the layers have the shape (rows, hidden).
 """
 
+import copy
 import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -44,6 +45,7 @@ from .model import ShardModel
 from .native import choice
 from .native.library import Kernels
 from .native.pages import give_back
+from .native.reference import in_torch, reference_layer
 from .native.steps import NativeSteps, computes
 from .products import native_kernels
 from .recurrent import StateMemory
@@ -155,7 +157,32 @@ class TorchCompute(ShardModel):
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)
 
+    @property
+    def has_reference(self) -> bool:
+        return self._kernels is not None or (choice.kernels() is not None and self.device.is_cpu)
+
     def forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[torch.Tensor]:
+        again = [index for index, piece in enumerate(pieces) if piece.reference]
+        if not again:
+            return self._computed(pieces, stop)
+        rest = [index for index in range(len(pieces)) if index not in again]
+        rows = [*self._computed([pieces[index] for index in rest], stop)] if rest else []
+        plain = self._reference()
+        rows += plain._computed([pieces[index] for index in again], stop)
+        return [rows[(rest + again).index(index)] for index in range(len(pieces))]
+
+    def _reference(self) -> "TorchCompute":
+        """Return the shard with the same weights and memory, of which torch computes all but the
+        embedding."""
+        found = copy.copy(self)
+        found.steps = None
+        found.layers = [reference_layer(layer) for layer in self.layers]
+        return found
+
+    def _computed(
+        self, pieces: Sequence[Piece], stop: Stop | None = None
+    ) -> Sequence[torch.Tensor]:
+        """Compute pieces that are not computed again."""
         if not any(piece.adapter is not None for piece in pieces):
             return self._plain(pieces, stop)
         # Rows without an adapter are computed as they are in other steps. The rows of each adapter
@@ -225,7 +252,13 @@ class TorchCompute(ShardModel):
         return raw_bytes(self.device.download(pack(out)))
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken | EngineError]:
-        return self.chosen(self.logits(torch.cat([pick.rows[-1:] for pick in picks])), picks)
+        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
+        again = [row for row, pick in enumerate(picks) if pick.reference]
+        if again:
+            plain = copy.copy(self)
+            plain._head = in_torch(self._head)
+            logits[again] = plain.logits(torch.cat([picks[row].rows[-1:] for row in again]))
+        return self.chosen(logits, picks)
 
     def chosen(
         self, logits: torch.Tensor, picks: Sequence[Pick]

@@ -30,6 +30,8 @@ class StoredAnswers:
         """The first three arguments are those of `Core`. `groups` learn when spans end."""
         self._emit, self._emit_soon, self._settle = emit, emit_soon, settle
         self._groups, self._clock = groups, clock
+        self.may_retry: Callable[[Session], bool] = lambda _session: False
+        """Asked whether rows that were not finite may be computed again without the kernels."""
         self._urgent = False  # whether a frame of the step must be sent at its end
 
     def settle(self) -> None:
@@ -54,7 +56,7 @@ class StoredAnswers:
             for _, job in wanting
             for position, rows in enumerate(job.rows, job.position - len(job.drafts))
         ]
-        if any(session.rules is not None for session, _ in wanting):
+        if any(session.rules is not None or job.reference for session, job in wanting):
             picks = _with_changes(wanting)
         chosen = iter(model.choose(picks) if picks else ())
         for _, job in wanting:
@@ -74,7 +76,8 @@ class StoredAnswers:
             for output in outputs:
                 self._collect(job, model, output)
         except EngineError as error:
-            self.fail(session, job, error)
+            if not self._retry(session, job, error):
+                self.fail(session, job, error)
             return
         if job.done == job.count:
             self._values(session, job, model)
@@ -93,10 +96,15 @@ class StoredAnswers:
         """Emit the chosen tokens up to the first one that differs from its draft. Then feed this
         one back as the next input, unless the span ends with it."""
         span, first = job.span, job.position - len(job.drafts)
-        position, token, stopped, final = first, 0, False, False
+        position, token, stopped, final, retried = first, 0, False, False, False
         for position, choice in enumerate(job.chosen, first):
             if isinstance(choice, EngineError):
-                self.fail(session, job, choice)
+                if position > first and not span.draft and self._may_retry(session, job, choice):
+                    job.reference, retried = True, True
+                    position -= 1  # where the last token is that was sent
+                    break
+                if position > first or not self._retry(session, job, choice):
+                    self.fail(session, job, choice)
                 return
             job.emitted += 1
             token = choice.token
@@ -113,7 +121,9 @@ class StoredAnswers:
         if final:
             self._finish(session, job)
             return
-        job.drafts = self._guesses(session, job, position, token)
+        # What is computed again is the row whose choice failed, alone.
+        job.drafts = () if retried else self._guesses(session, job, position, token)
+        job.reference = retried
         job.source = model.fed_back(token, *job.drafts)
         job.start, job.count, job.done = position, 1 + len(job.drafts), 0
 
@@ -176,6 +186,18 @@ class StoredAnswers:
         session.table.discard(job.span.start)
         self.failed(session.name, job.span.epoch, error)
 
+    def _may_retry(self, session: Session, job: SpanInProgress, error: EngineError) -> bool:
+        return error.code == "not-finite" and not job.reference and self.may_retry(session)
+
+    def _retry(self, session: Session, job: SpanInProgress, error: EngineError) -> bool:
+        """Compute the present input of a job again without the native kernels, which may be wrong,
+        if its result was not finite. Return whether that is to be done: once only."""
+        if not self._may_retry(session, job, error):
+            return False
+        session.table.discard(job.start)
+        job.rewind()
+        return True
+
     def failed(self, name: bytes, epoch: int, error: EngineError) -> None:
         self._emit(("failed", name, epoch, error.code, error.message), b"")
 
@@ -190,7 +212,7 @@ def _with_changes(wanting: Sequence[tuple[Session, SpanInProgress]]) -> list[Pic
     for session, job in wanting:
         try:
             found = [
-                Pick(rows, job.span.sampling, position, job.span.top, change)
+                Pick(rows, job.span.sampling, position, job.span.top, change, job.reference)
                 for rows, (position, change) in zip(job.rows, _changes(session, job), strict=True)
             ]
         except EngineError as error:

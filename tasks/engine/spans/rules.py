@@ -105,7 +105,7 @@ class SessionRules:
         return self._start >= 0 and 0 <= position - self._start <= self._made
 
     def took(self, position: int, token: int) -> None:
-        """Note the token of the answer at a position. Those that were behind it are forgotten.
+        """Note the token of the answer at a position, and forget the later ones.
 
         A token that does not follow what is known is ignored: work of an earlier epoch may still
         have chosen it.

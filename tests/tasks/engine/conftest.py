@@ -258,7 +258,8 @@ class Driver:
             if self.core.busy:
                 self.step()
         frames, self.frames = self.frames, []
-        return [parse_event(header, payload) for header, payload in frames]
+        # A reply to nothing is a sign of life during a long step.
+        return [parse_event(*frame) for frame in frames if frame[0] != ("ok", 0, None)]
 
     def run(self, span: Span) -> list[EngineEvent]:
         self.submit(span)
