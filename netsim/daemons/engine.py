@@ -54,9 +54,9 @@ class SimulatedCore(Core):
         watch: Stopwatch,
         memory_bytes: int,
     ) -> None:
-        super().__init__(emit, memory_bytes=memory_bytes)
-        self._host = host
+        self._host = host  # first, because the core asks the clock
         self._watch = watch
+        super().__init__(emit, memory_bytes=memory_bytes)
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
         """Load the weights of a shard, and count the time that reading them takes."""
