@@ -15,7 +15,7 @@ import psutil
 
 from ..costs.shardcosts import ShardCosts
 from .adapters import LoadAdapter
-from .defaults import HOLD_S, REFERENCE_PART
+from .defaults import HOLD_S, REFERENCE_PART, REFERENCE_SAVED
 from .errors import EngineError
 from .families import Architecture, architecture, weight_bytes
 from .interface import NO_RULES, Loaded, LoadShard, SessionId, Span
@@ -74,8 +74,8 @@ class Core:
         soon, groups = emit_soon or emit, self._scheduler.groups
         self._answers = StoredAnswers(emit, soon, settle, groups, lambda: self.clock())
         self._answers.may_retry = self._may_retry
-        self._began = self.clock()
-        self._reference_s = 0.0  # that steps without the native kernels took
+        self._reference_s = 0.0  # owed for steps without the native kernels; negative: saved up
+        self._repaid_at = self.clock()
         self._room = Room(self._sessions, self._training, self._evict)
         kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
@@ -612,10 +612,15 @@ class Core:
         """Return whether rows of a session may be computed again without the native kernels.
 
         That takes many times as long as predicted, so it gets a small part of the time. Otherwise,
-        a peer could have all its inputs computed in this way.
+        a peer could have all its inputs computed in this way. Little of it can be saved up, as all
+        other sessions wait meanwhile.
         """
+        now = self.clock()
+        repaid = REFERENCE_PART * (now - self._repaid_at)
+        self._reference_s = max(-REFERENCE_SAVED, self._reference_s - repaid)
+        self._repaid_at = now
         able = session.shard.compute.has_reference and session.states is None
-        return able and self._reference_s <= REFERENCE_PART * (self.clock() - self._began)
+        return able and self._reference_s <= 0
 
     def _show_life(self) -> bool:
         """Send the daemon a reply that it ignores, so that it does not take a step without the

@@ -57,6 +57,7 @@ BACKGROUND_PART = 0.1  # seconds of background work for each second of steps wit
 HOLD_S = 0.15  # seconds for which background work waits for an interactive request that has begun
 SAVED_S = 0.5  # seconds of virtual time that a gateway with running texts may be behind the others
 REFERENCE_PART = 0.01  # of the time in which rows are computed again without native kernels
+REFERENCE_SAVED = 5.0  # seconds of it, at most, that may be used at once
 STEP_ROWS = 512  # rows of one step on a CPU
 GROUP_IDLE = 0.15  # part of the time for which a stage is idle before it makes more groups …
 GROUP_BUSY = 0.05  # … and below which it makes fewer

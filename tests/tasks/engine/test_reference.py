@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.tasks.engine import core
+from shoal.tasks.engine import core, defaults
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.native.library import NativeLinear
 from shoal.tasks.engine.compute.native.reference import TorchLinear
@@ -196,7 +196,7 @@ def test_the_time_for_this_is_limited(
     worker = driver(made.shard())
     faults = Faults(worker, lambda _, pieces: range(len(pieces)))
     began = worker.core.clock()
-    worker.core._began, now = began, [began]
+    worker.core._repaid_at, now = began, [began]
 
     def clock() -> float:
         now.append(now[-1] + 0.25)
@@ -212,6 +212,25 @@ def test_the_time_for_this_is_limited(
     now.append(began + 101 * took)
     (event,) = worker.run(ask(worker, b"u", steps=1))
     assert not isinstance(event, FailedEvent) and faults.again == 2
+
+
+def test_no_more_than_some_seconds_are_saved_up(
+    made: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that waits for a day could otherwise delay all other sessions for 15 minutes."""
+    worker = driver(made.shard())
+    faults = Faults(worker, lambda _, pieces: range(len(pieces)))
+    now = [worker.core.clock() + 24 * 3600.0]
+
+    def clock() -> float:
+        now.append(now[-1] + 0.25)
+        return float(now[-1])
+
+    monkeypatch.setattr(worker.core, "clock", clock)
+    for number in range(40):
+        worker.run(ask(worker, b"saved %d" % number, steps=1))
+    repaid = defaults.REFERENCE_PART * (now[-1] - now[0])
+    assert 3 <= faults.again <= (defaults.REFERENCE_SAVED + repaid) / 0.25 + 1
 
 
 def test_the_daemon_hears_of_a_slow_step(made: Any, driver: Any, unlimited: None) -> None:
