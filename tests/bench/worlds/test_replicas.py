@@ -126,7 +126,7 @@ def test_a_mill_fills_the_store_but_evicts_no_author() -> None:
         swarm.write(node, PLOT, {VOUCHES: write_vouches(keys)})
     assert isinstance(mill, KeyMill)
     swarm.call(mill, lambda: mill.lure(honest[0].peer))
-    swarm.advance(60.0)
+    swarm.advance(60.0 + defaults.PATIENT_PAUSE)
     assert mill.named > 1_000
     for node in honest:
         assert {other.replica.own for other in honest} <= set(node.replica.authors.keys())
