@@ -94,6 +94,27 @@ def test_a_kernel_that_is_slow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     assert times is not None and times > timing._MOST
 
 
+def test_other_programs_do_not_make_kernels_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first rounds, another program takes the processor while the kernels compute."""
+    now, calls = [0.0], [0, 0]
+    monkeypatch.setattr(timing, "clock", lambda: now[0])
+
+    def product(index: int, busy: int) -> timing.Product:
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            calls[index] += 1
+            now[0] += 9.0 if calls[index] <= busy else 1.0
+            return x
+
+        return compute
+
+    x = torch.ones(1)
+    assert timing._ratio(product(0, 20), product(1, 0), x) == 1.0 and calls == [21, 21]
+    calls[:] = 0, 0
+    assert timing._ratio(product(0, 0), product(1, 0), x) == 1.0 and calls == [5, 5]
+    calls[:] = 0, 0
+    assert timing._ratio(product(0, 999), product(1, 0), x) == 9.0, "these are slow"
+
+
 @pytest.mark.parametrize(
     ("value", "refused"),
     [

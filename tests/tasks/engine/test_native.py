@@ -122,8 +122,9 @@ def test_linear_of_quantised_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -
 
 
 def compute(shard: LoadShard, monkeypatch: pytest.MonkeyPatch, found: Kernels | None) -> Any:
-    """The shard with some kernels, or without, and a pool for 40 blocks."""
-    monkeypatch.setattr(choice, "kernels", lambda: found)
+    """The shard with some kernels, or without, and a pool for 40 blocks. How fast they are does not
+    matter."""
+    monkeypatch.setattr(choice, "choice", lambda: choice.KernelsInUse(found, {}, {}))
     made = TorchCompute(architecture(shard.config), shard)
     made.allocate(40, 0)
     assert (made.steps is None) == (found is None)
