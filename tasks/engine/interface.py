@@ -110,9 +110,9 @@ class Rules(Row, frozen=True):
     """Rules that change the logits of a session, in the order in which they apply. Spec:
     docs/spec/sampling.md.
 
-    `bias` is added. The logits of tokens that the prompt or the answer has are divided by
-    `repetition` if they are positive, else multiplied by it. Those of tokens that the answer has
-    are lowered by `presence`, and by `frequency` for each time.
+    `bias` is added. If the prompt or the answer has a token, its logit is divided by `repetition`
+    when positive, else multiplied by it. If the answer has it, its logit is lowered by `presence`,
+    and by `frequency` for each time.
     """
 
     bias: Bias = ()

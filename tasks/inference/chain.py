@@ -251,8 +251,8 @@ class Chains:
         """Tell the head the tokens so far, if it has rules that depend on them. The last `answer`
         tokens of the run's prompt are those of the answer.
 
-        Of the user's prompt, the head learns which tokens it has, but not their order, and only
-        for a penalty of repetitions. Raises CallRefused, and LinkClosed if it cannot be reached.
+        The head learns which tokens the user's prompt has, but not their order, and only for a
+        penalty of repetitions. Raises CallRefused, and LinkClosed if it cannot be reached.
         """
         rules = run.terms.rules
         if not rules.penalise:

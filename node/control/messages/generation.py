@@ -122,7 +122,7 @@ class Forget(Ask[Forgotten, Never]):
 
 @dataclass(frozen=True, slots=True)
 class TokenBias:
-    """What is added to the logit of a token."""
+    """A number that is added to the logit of a token."""
 
     token: Annotated[int, Whole(0, 2**31 - 1)]
     bias: Annotated[float, Number(-100.0, 100.0)]

@@ -121,7 +121,7 @@ class StoredAnswers:
         if final:
             self._finish(session, job)
             return
-        # What is computed again is the row whose choice failed, alone.
+        # The row whose choice failed is computed again, alone.
         job.drafts = () if retried else self._guesses(session, job, position, token)
         job.reference = retried
         job.source = model.fed_back(token, *job.drafts)

@@ -109,7 +109,7 @@ def test_a_seed_repeats_the_text(pair: Pair) -> None:
 
 
 def test_penalties_and_biases(pair: Pair) -> None:
-    """The same as with `shoal run`, and another text than without, in both kinds of answers."""
+    """Both kinds of answers have the text of `shoal run`, which differs from that without rules."""
     plain = pair.chat(logprobs=True).choices[0]
     more = "--frequency-penalty", "0.8", "--presence-penalty", "0.5", "--repetition-penalty", "1.4"
     expected = pair.run(*more, "--min-p", "0.05")["text"]

@@ -417,7 +417,7 @@ def test_the_addresses_of_one_home_count_as_one_witness() -> None:
 
 @pytest.mark.trio
 async def test_two_batches_may_be_due_at_once(net: FakeNet, autojump_clock: MockClock) -> None:
-    """One of new members and one of others. Both are asked for their proofs, in time."""
+    """One batch has new members, the other one others. Both are asked for their proofs in time."""
     hub, one, two = await star(net, 1, 2)
     probing_hub, now = hub.directory._probing, trio.current_time()
     batches = [Gathered(now), Gathered(now)]
