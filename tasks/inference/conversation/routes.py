@@ -57,7 +57,7 @@ class Routes:
             run = await self._run_within(talk, SEEK_TIME, version)
             if run is not None:
                 return run
-        # What was served a moment ago comes back by itself, and jobs move no models.
+        # A chain that served a moment ago comes back by itself, and jobs move no models.
         if wish.first and not talk.refused and not talk.lost:
             until = self._host.now() + LOAD_PATIENCE
             while self._host.now() < until and await self._asking.comes(talk.model):
