@@ -22,7 +22,9 @@ HOME_RATE: Final = 2.5e6
 """Byte/s of a path between homes whose rate was not measured: 20 Mbit/s, as homes send."""
 
 
-_NEAR_S: Final = 0.005  # seconds by which two peers differ at least, as it seems from afar
+_NEAR_S: Final = (
+    0.02  # seconds by which two peers differ at least: the lines of homes add 10 ms each
+)
 
 
 def link_rates(status: LinkStatus) -> LinkRates:
