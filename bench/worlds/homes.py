@@ -37,7 +37,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a home serves, and the line and gateway behind which it does."""
+    """The layers that a home serves, and its line and gateway."""
 
     layers: tuple[int, int]
     home: Draw

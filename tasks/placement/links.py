@@ -21,7 +21,7 @@ from .fleet import FAR, Pair, pair
 STEPS_MS: Final = tuple(float(f"{0.25 * 1.1**step:.3g}") for step in range(105))
 """Milliseconds to which round trips are rounded, always up."""
 _MOVED: Final = 5
-"""Steps by which a round trip has moved when it is reported anew: by a factor of 1.5 to 1.6."""
+"""Steps: a round trip is reported again when it has changed by a factor of 1.5 to 1.6."""
 _RATE_MOVED: Final = 2.5
 _MEETINGS: Final = 32
 """Members among which links that no end reports are estimated."""
