@@ -2,10 +2,10 @@
 
 Loopback. Each system's nodes run in their usual form (ours and Lattica's in one process, hivemind's
 in two per node). Stores and gets from random nodes alternate in groups. A store is complete for
-Lattica when one other node has acknowledged it (`Quorum::One`), and for hivemind when its 5 replicas
-have. Ours is complete when as many have in each comparison, though it goes on to 20. The get of the
-stored value begins at that moment, while the other replicas are still in progress, and ends with
-the first record.
+Lattica when one other node has acknowledged it (`Quorum::One`), and for hivemind when its 5
+replicas have. Ours is complete when as many have in each comparison, though it goes on to 20. The
+get of the stored value begins at that moment, while the other replicas are still in progress, and
+ends with the first record.
 
 A node that holds the record itself would answer without a message, so a get goes to a node that
 does not hold it. Of ours it is one of the half of the nodes farthest from the key that has no
