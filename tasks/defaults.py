@@ -210,6 +210,6 @@ FASTER_SETTLE = 60.0  # seconds that the reason for such a move must last
 FASTER_LOOK = 30.0  # seconds, at least, between two looks for such a move
 STEADY_TIME = 600.0  # seconds of serving the same layers after which a node relies on a stranger
 BACKING_TIME = 5.0  # seconds for which a node uses what it knows of the peers that it trusts
-LINKS_PAUSE = 60.0  # seconds, at least, between two reports of the links of a node
+LINKS_PAUSE = 20.0  # seconds, at least, between two reports of the links of a node
 NAMED_NODES = 8  # nodes listed in a sentence about missing layers
 MEMORY_SHARE = 0.5  # of the memory available at start, offered if the owner sets no amount
