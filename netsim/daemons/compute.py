@@ -38,7 +38,7 @@ from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.kv.parts import KvShape
 from ...tasks.engine.passes import Tuner
 from ...tasks.engine.sampling import Change
-from ...tasks.engine.scheduler import AdapterCosts, StepCosts
+from ...tasks.engine.scheduling.costs import AdapterCosts, StepCosts
 from ...tasks.engine.shard import ChosenToken, Compute, Pick, Piece, Slots, Stop
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files

@@ -13,7 +13,7 @@ from .families import DTYPE_BYTES
 from .interface import SessionId, Span
 from .kv.blocks import BlockTable
 from .kv.states import SessionStates
-from .scheduler import Share
+from .scheduling.shares import Share
 from .shard import ChosenToken, LoadedShard
 from .spans.rules import SessionRules
 from .wire import Buffer, Header

@@ -14,7 +14,7 @@ from .kv.parts import KvPartCodec
 from .kv.states import SessionStates, StatePool, StateUse
 from .passes import Tuner
 from .sampling import Change
-from .scheduler import AdapterCosts, StepCosts
+from .scheduling.costs import AdapterCosts, StepCosts
 from .wire import Buffer
 
 

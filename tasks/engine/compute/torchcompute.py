@@ -32,7 +32,7 @@ from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..kv.states import StateUse
 from ..passes import Tuner
 from ..sampling import Change, choose, most_likely
-from ..scheduler import NO_PICK_COSTS, AdapterCosts, PickCosts, StepCosts
+from ..scheduling.costs import NO_PICK_COSTS, AdapterCosts, PickCosts, StepCosts
 from ..shard import ChosenToken, Pick, Piece, Slots, Stop
 from ..wire import Buffer
 from .attention import Attention

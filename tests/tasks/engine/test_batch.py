@@ -21,7 +21,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from shoal.tasks.engine.shard import Piece
 from shoal.tasks.inference.names import PrefixNames
 from tests.marks import in_ci

@@ -22,7 +22,7 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.engine.messages import load_payload
 from shoal.tasks.engine.sampling import choose
-from shoal.tasks.engine.scheduler import NO_PICK_COSTS, PickCosts, StepCosts
+from shoal.tasks.engine.scheduling.costs import NO_PICK_COSTS, PickCosts, StepCosts
 from shoal.tasks.engine.wire import WireError
 
 TOKENS = (5, 17, 3, 88, 41, 2, 9, 77)
@@ -99,7 +99,7 @@ def test_the_first_token_of_a_loop_does_not_wait_for_the_step(whole: Any) -> Non
 
 def test_waiting_tokens_are_settled_after_each_step(whole: Any) -> None:
     settled: list[tuple[int, bool]] = []
-    whole.core._answers._settle = lambda urgent: settled.append((len(whole.frames), urgent))
+    whole.core.runner.answers._settle = lambda urgent: settled.append((len(whole.frames), urgent))
     whole.run(prompt(whole.open(b"s"), steps=5))
     assert settled == [(1, False), (2, False), (3, False), (4, False), (5, True)]
 
@@ -111,7 +111,7 @@ def test_the_hidden_states_of_a_step_leave_together_at_its_end(
     stage = driver(checkpoint("Llama").shard(checkpoint("Llama").splits(2)[0]))
     names = [stage.open(name) for name in (b"a", b"b", b"c")]
     settled: list[tuple[int, bool]] = []
-    stage.core._answers._settle = lambda urgent: settled.append((len(stage.frames), urgent))
+    stage.core.runner.answers._settle = lambda urgent: settled.append((len(stage.frames), urgent))
     stage.soon.clear()
     for name in names:
         stage.submit(Span(name, 0, 0, 2, tokens=(1, 2)))
@@ -468,7 +468,7 @@ def test_a_background_step_ends_early_for_a_request(
         asked.append(worker.steps)
         return worker.steps in (1, 4) and asked.count(worker.steps) == 3  # before the third layer
 
-    worker.core.stop = stop
+    worker.core.runner.stop = stop
     name = b"background".ljust(16, b".")
     assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
     worker.submit(prompt(name, steps=8))
@@ -485,7 +485,7 @@ def test_a_background_step_ends_early_for_a_request(
 def test_a_step_with_recurrent_layers_does_not_end_early(checkpoint: Any, driver: Any) -> None:
     made = checkpoint("Qwen3Next")
     worker = driver(made.shard())
-    worker.core.stop = lambda: True
+    worker.core.runner.stop = lambda: True
     name = b"background".ljust(16, b".")
     assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
     worker.submit(prompt(name, steps=2))

@@ -1,0 +1,5 @@
+"""What the scheduler counts: predicted seconds of steps, and the virtual time of sessions.
+
+Public: `StepCosts`, `PickCosts`, `AdapterCosts`, `Share`. Imports constants of the engine and
+`kv/blocks.py`.
+"""
