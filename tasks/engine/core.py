@@ -15,12 +15,13 @@ import psutil
 
 from ..costs.shardcosts import ShardCosts
 from .adapters import LoadAdapter
-from .defaults import HOLD_S
+from .defaults import HOLD_S, HOST_PART
 from .errors import EngineError
 from .families import Architecture, architecture, weight_bytes
 from .interface import NO_RULES, Loaded, LoadShard, SessionId
 from .kv import arrival
 from .kv.blocks import BlockTable, blocks_for
+from .kv.hostcopies import HostCopies
 from .kv.states import SessionStates
 from .messages import loaded_value, parse_adapter, parse_load
 from .session import Session
@@ -66,8 +67,11 @@ class Core:
         self._opened = 0  # number of sessions that were ever opened
         self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
         settled = emit_soon or emit, settle
-        self.runner = Runner(self._sessions, self._training, emit, settled, lambda: self.clock())
-        kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
+        copies = HostCopies(self._host_bytes)
+        self.runner = Runner(
+            self._sessions, self._training, emit, settled, copies, lambda: self.clock()
+        )
+        kv_parts = arrival.KvParts(self._present, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
@@ -106,6 +110,10 @@ class Core:
 
     def available_bytes(self) -> int:
         """Return the available memory of this machine in bytes."""
+        return int(psutil.virtual_memory().available)
+
+    def host_available_bytes(self) -> int:
+        """Return the available memory of this machine in bytes, even if it computes on a card."""
         return int(psutil.virtual_memory().available)
 
     def resident_bytes(self) -> int:
@@ -235,6 +243,12 @@ class Core:
                 f"the shard needs {weights} bytes of weights and {kv} of KV, {limit} are there",
             )
 
+    def _host_bytes(self) -> int:
+        """Return the host memory that copies of KV may take in all: as much as the weights and KV
+        on the device, and a part of what is free."""
+        most = self.runner.room.copies.used + int(HOST_PART * self.host_available_bytes())
+        return min(self._memory_bytes or most, most)
+
     def _spare_bytes(self) -> int:
         """Return the memory that weights and KV leave."""
         if self._memory_bytes:
@@ -291,10 +305,12 @@ class Core:
         if session is not None:
             try:
                 names = block_names(session.owner, session.adapter_root, payload)
-                if names and not session.busy and session.shard.reuses:
+                here = not session.busy and session.copy is None
+                if names and here and session.shard.reuses:
                     session.table.name_all(names)
             finally:
                 self.runner.drop(session)
+                self.runner.resume()
         return None, b""
 
     def _export(self, header: Header, payload: memoryview) -> Result:
@@ -320,6 +336,8 @@ class Core:
         source, into = (self._copied(name) for name in header)
         if source.shard is not into.shard or source.adapter is not into.adapter:
             raise EngineError("bad-state", "the sessions belong to different shards or adapters")
+        if source.copy is not None:  # it left again, for the other one
+            raise EngineError("no-memory", "there is no memory for both sessions")
         if source.table.length > into.table.tokens:
             raise EngineError(
                 "bad-state",
@@ -335,7 +353,7 @@ class Core:
 
     def _recall(self, header: Header, payload: memoryview) -> Result:
         """Tell a session the tokens on which its rules depend."""
-        session = self.session(header[0] if header else None)
+        session = self.runner.find(header[0] if header else None)
         if session.rules is None:
             raise EngineError("bad-span", "the session has no rules")
         session.rules.recall(*recalled(header, payload))
@@ -348,6 +366,7 @@ class Core:
             "kv_bytes_reserved": sum(each.pool.promised * each.block_bytes for each in shards),
             "kv_bytes_limit": sum(each.pool.total * each.block_bytes for each in shards),
             "kv_bytes_cached": sum(each.pool.cached * each.block_bytes for each in shards),
+            "kv_bytes_copied": self.runner.room.copies.used,
             "weight_bytes": sum(each.weight_bytes for each in shards),
             "adapter_bytes": sum(each.adapters.size for each in shards),
             "tunings": self._training.count,
@@ -364,11 +383,13 @@ class Core:
             raise EngineError("no-shard", "no such shard is loaded")
         return shard
 
-    def session(self, name: object) -> Session:
-        """Return an open session. Raises EngineError `unknown-session` if it is not open."""
-        session = self._sessions.get(self._name(name))
-        if session is None:
-            raise EngineError("unknown-session", "the session is not open")
+    def _present(self, name: object) -> Session:
+        """Return an open session whose KV is on the device, or comes back to it.
+
+        Raises EngineError `unknown-session` if it is not open, and `no-memory`.
+        """
+        session = self.runner.find(name)
+        self.runner.fetch(session)
         return session
 
     @staticmethod
@@ -377,10 +398,10 @@ class Core:
 
     def _idle(self, name: object) -> Session:
         """Return an open session. Raises EngineError `busy` if it has spans that run or wait."""
-        session = self.session(name)
+        session = self.runner.find(name)
         if session.busy:
             raise EngineError("busy", "spans of the session run or wait")
-        return session
+        return self._present(name)
 
     def _copied(self, name: object) -> Session:
         """Return an idle session that can be copied.

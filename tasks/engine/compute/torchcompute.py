@@ -158,6 +158,10 @@ class TorchCompute(ShardModel):
         self._memory.copy(copies)
 
     @property
+    def has_own_memory(self) -> bool:
+        return self.device.has_own_memory
+
+    @property
     def has_reference(self) -> bool:
         return self._kernels is not None or (choice.kernels() is not None and self.device.is_cpu)
 
@@ -315,6 +319,12 @@ class TorchCompute(ShardModel):
 
     def write_kv(self, slots: Slots, layers: range, values: torch.Tensor) -> None:
         self._memory.write(slots, layers, values)
+
+    def copied_kv(self, slots: Slots) -> torch.Tensor:
+        return self._memory.copied(slots)
+
+    def restore_kv(self, slots: Slots, values: torch.Tensor) -> None:
+        self._memory.restore(slots, values)
 
     def kept_kv(self, slots: Slots) -> torch.Tensor:
         return self._memory.kept(slots)

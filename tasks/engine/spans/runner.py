@@ -12,6 +12,7 @@ from ..errors import EngineError
 from ..interface import SessionId, Span
 from ..kv import arrival
 from ..kv.blocks import BlockCopy
+from ..kv.hostcopies import HostCopies
 from ..kv.states import StateUse
 from ..messages import parse_span
 from ..scheduler import Scheduler
@@ -34,11 +35,12 @@ class Runner:
         training: Training,
         emit: Emit,
         settled: tuple[Emit, Callable[[bool], None]],
+        copies: HostCopies,
         clock: Callable[[], float],
     ) -> None:
-        """`sessions` are the open ones. `emit` sends a frame at once. `settled` are a function
-        that may delay a frame, and one that is called after each step and sends it if its argument
-        is True."""
+        """`sessions` are the open ones, and `copies` those of their KV in host memory. `emit` sends
+        a frame at once. `settled` are a function that may delay a frame, and one that is called
+        after each step and sends it if its argument is True."""
         self._sessions = sessions
         self._training = training
         self._emit = emit
@@ -52,13 +54,20 @@ class Runner:
         self.answers.may_retry = self._may_retry
         self._reference_s = 0.0  # owed for steps without the native kernels; negative: saved up
         self._repaid_at = clock()
-        self.room = Room(sessions, training, self.evict)
+        self.room = Room(
+            sessions,
+            training,
+            copies,
+            clock,
+            evict=self.evict,
+            rest=lambda session: self.scheduler.rest(session.share),
+        )
 
     def add(self, session: Session) -> None:
         """Add an open session."""
         self._sessions[session.name] = self._by_share[session.share] = session
 
-    def _find(self, name: object) -> Session:
+    def find(self, name: object) -> Session:
         """Return an open session. Raises EngineError `unknown-session` if it is not open."""
         session = self._sessions.get(name) if isinstance(name, bytes) else None
         if session is None:
@@ -69,6 +78,7 @@ class Runner:
         """Cancel a session's work and free its memory."""
         session.job = None
         session.waiting.clear()
+        self.room.forget(session)
         session.table.free()
         if session.states is not None:
             session.states.free()
@@ -79,7 +89,7 @@ class Runner:
     def submit(self, header: Header, payload: memoryview) -> None:
         """Queue a span. If the span is invalid, emit the failure instead."""
         try:
-            session = self._find(header[1] if len(header) > 1 else None)
+            session = self.find(header[1] if len(header) > 1 else None)
             span = parse_span(header, payload)
             check(session, span)
         except EngineError as error:
@@ -97,6 +107,18 @@ class Runner:
         session.waiting.append(span)
         self._drop_overtaken(session, span)
         self._next(session)
+
+    def resume(self) -> None:
+        """Continue the sessions for which there are blocks again."""
+        for session in self.room.returned():
+            self._next(session)
+
+    def fetch(self, session: Session) -> None:
+        """Bring a session back to its device. Raises EngineError `no-memory` if it must wait."""
+        if not self.room.bring_back(session):
+            raise EngineError("no-memory", "the session is in host memory, and must wait there")
+        if session.busy:
+            self._next(session)
 
     @staticmethod
     def _is_guess(session: Session, span: Span) -> bool:
@@ -141,6 +163,9 @@ class Runner:
         Spans that need no computing are answered: repeated ones with the stored answer, invalid
         ones with a failure.
         """
+        if session.busy and not self.room.bring_back(session):
+            self.scheduler.rest(session.share)
+            return
         while session.job is None and session.waiting:
             span = session.waiting.popleft()
             key = (span.epoch, span.start, span.count)
@@ -221,7 +246,8 @@ class Runner:
         work = self.room.secured(
             [(self._by_share[share], rows) for share, rows in self.scheduler.plan()]
         )
-        if not work:
+        if not work:  # all sessions that were chosen have left or ended
+            self.resume()
             return
         model = work[0][0].shard.compute
         pieces: list[Piece] = []
@@ -269,6 +295,7 @@ class Runner:
             if session.job is job:
                 self.answers.advance(session, job, model, output)
             self._next(session)
+        self.resume()
         self.answers.settle()
 
     def _may_retry(self, session: Session) -> bool:

@@ -158,7 +158,7 @@ def test_a_repeated_span_is_answered_and_computes_nothing(whole: Any) -> None:
     again = whole.run(prompt(session, steps=6))
     assert again == first
     assert whole.steps == steps
-    assert whole.core.session(session).table.length == 8 + 5  # not truncated
+    assert whole.core.runner.find(session).table.length == 8 + 5  # not truncated
 
 
 def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
@@ -167,9 +167,9 @@ def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
     answers = [whole.hidden(span) for span in spans]
     assert whole.hidden(spans[-1]) == answers[-1]
     assert whole.hidden(spans[-8]) == answers[-8]
-    assert whole.core.session(session).table.length == 20
+    assert whole.core.runner.find(session).table.length == 20
     assert whole.hidden(spans[3]) == answers[3]  # no longer kept: computed again
-    assert whole.core.session(session).table.length == 4
+    assert whole.core.runner.find(session).table.length == 4
 
 
 def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> None:
@@ -177,7 +177,7 @@ def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> Non
     session = whole.open(b"s")
     for at in range(4):
         whole.hidden(Span(session, 0, at * 8, 8, tokens=TOKENS, want="logits"))
-    kept = whole.core.session(session).kept
+    kept = whole.core.runner.find(session).kept
     assert [at for at in range(4) if kept((0, at * 8, 8)) is not None] == [3]
 
 
@@ -195,10 +195,10 @@ def test_a_new_epoch_forgets_answers_and_an_old_one_is_refused(whole: Any, check
     other = TOKENS[::-1]
     renewed = whole.tokens(prompt(session, epoch=2, tokens=other))
     assert renewed == checkpoint("Llama").greedy(other, 1)
-    kept = whole.core.session(session).kept
+    kept = whole.core.runner.find(session).kept
     assert [epoch for epoch in range(4) if kept((epoch, 0, 8)) is not None] == [2]
     assert code(whole, prompt(session, epoch=1)) == "old-epoch"
-    assert whole.core.session(session).table.length == 8
+    assert whole.core.runner.find(session).table.length == 8
 
 
 def test_a_new_epoch_ends_the_work_of_the_old(whole: Any) -> None:
@@ -676,7 +676,7 @@ def test_users_of_a_gateway_share_its_part_of_each_step(whole: Any) -> None:
         whole.submit(Span(name, 0, 0, 1, tokens=(3,), want="token", steps=60))
     for _ in range(30):
         whole.step()
-    made = [whole.core.session(name).table.length for name in names]
+    made = [whole.core.runner.find(name).table.length for name in names]
     assert sum(made[:8]) == pytest.approx(sum(made[8:]), rel=0.1)
 
 
