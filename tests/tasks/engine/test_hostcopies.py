@@ -31,7 +31,6 @@ from tests.tasks.engine.test_batch import (
     result,
     worker_of,
 )
-from tests.tasks.engine.test_llama import CASES
 
 
 class OwnMemory(ComputeDevice):
@@ -89,7 +88,7 @@ def open_soon(worker: Any, name: bytes, owner: str = "g") -> bytes:
 
 @pytest.fixture(scope="module")
 def small(checkpoint: Any) -> Any:
-    return checkpoint("Llama", **CASES["Llama"]) if "Llama" in CASES else checkpoint("Llama")
+    return checkpoint("Llama")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
