@@ -20,7 +20,7 @@ from ....transport.identity import PeerId
 from ....transport.message import Message
 from ...jobs import defaults as job_defaults
 from ...jobs.desk import Desk, JobNode
-from ...jobs.replication import JobReplication
+from ...jobs.replication.replication import JobReplication
 from ...jobs.results import JobOutcome, KeptWork
 from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
