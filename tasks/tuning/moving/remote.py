@@ -110,7 +110,7 @@ class RemoteTunings:
         if begun is not None:
             await self._vault.hold(job, begun, self._own)
             await self._vault.forget(f"start {errand.data}")
-        await self._replication.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
+        await self._replication.attempt(job, root, len(data), job_defaults.KEEP_COPIES)
         return job
 
     def _terms(self, errand: Errand, job: str, mark: bytes = b"") -> CheckpointTerms:
