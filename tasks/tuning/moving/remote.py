@@ -20,7 +20,7 @@ from ....transport.identity import PeerId
 from ....transport.message import Message
 from ...jobs import defaults as job_defaults
 from ...jobs.desk import Desk, JobNode
-from ...jobs.replication import JobReplication
+from ...jobs.replication.replication import JobReplication
 from ...jobs.results import JobOutcome, KeptWork
 from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
@@ -110,7 +110,7 @@ class RemoteTunings:
         if begun is not None:
             await self._vault.hold(job, begun, self._own)
             await self._vault.forget(f"start {errand.data}")
-        await self._replication.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
+        await self._replication.attempt(job, root, len(data), job_defaults.KEEP_COPIES)
         return job
 
     def _terms(self, errand: Errand, job: str, mark: bytes = b"") -> CheckpointTerms:
