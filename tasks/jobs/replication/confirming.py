@@ -28,13 +28,14 @@ class OwnReplication:
         self._replication = replication
         self._desk = desk
         self._blob_of = blob_of
+        self._confirmed = set[str]()  # jobs of this run that other nodes have
 
     async def confirm(self, jobs: Sequence[str]) -> bool:
         """Have other nodes store jobs with their rows. Return whether they have all of them.
 
         `jobs` are in the order of submission. This takes KEEP_TIME and KEEP_MORE at most.
         """
-        asked = self._asked(jobs)
+        asked = self._asked(jobs)  # now, because a job may be done and gone soon
         answers = list[KeepAnswer]()
         few = trio.CapacityLimiter(defaults.KEEP_AT_ONCE)
 
@@ -47,7 +48,15 @@ class OwnReplication:
             async with trio.open_nursery() as nursery:
                 for job, blob in asked:
                     nursery.start_soon(ask, job, blob)
-        return len(answers) == len(asked) > 0 and all(answer.is_stored for answer in answers)
+        confirmed = len(answers) == len(asked) > 0 and all(each.is_stored for each in answers)
+        if confirmed:
+            self._confirmed.update(jobs)
+        return confirmed
+
+    def is_confirmed(self, job: str) -> bool:
+        """Return whether other nodes have said since the start of this node that they have a
+        job."""
+        return job in self._confirmed
 
     def _asked(self, jobs: Sequence[str]) -> list[tuple[str, Blob]]:
         """Return what other nodes are asked to store: the last pieces of the jobs that have a blob,
