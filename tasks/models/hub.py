@@ -363,10 +363,10 @@ class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         self._seconds = seconds
 
     def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(self._http, req)
+        return self.do_open(self._http, req)  # type: ignore[arg-type]
 
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(self._https, req)
+        return self.do_open(self._https, req)  # type: ignore[arg-type]
 
     def _http(self, host: str, timeout: float) -> HTTPConnection:
         made = _Http(host, timeout=timeout)

@@ -56,7 +56,7 @@ class RowOrder:
     head_dim: int
 
     def indices(self) -> NDArray[np.int64]:
-        """Return the row of the file for each row of a head."""
+        """Return, for each row of a head in the order of transformers, its row in the file."""
         found: NDArray[np.int64] = np.arange(self.head_dim).reshape(-1, 2).T.reshape(-1)
         return found
 
