@@ -78,7 +78,7 @@ first. TCP repeats a lost ping after 0.2 s and 0.7 s, which is before `SILENT_S`
 PROBED_BYTES: Final = 4 * KIB
 """The queueing delay is not measured while less bulk than this is in flight, in bytes, because so
 few bytes do not fill a buffer."""
-LATER_S: Final = 1.0
+LATER_S: Final = 2.0
 """Longest time, in seconds, that a post marked as not urgent waits for another frame, in order to
 leave together with it.
 """
