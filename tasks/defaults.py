@@ -135,6 +135,9 @@ CRASHES = 3  # losses of state by stages, without a token in between, after whic
 CRASHES_IN_ALL = 10  # losses of state during one request after which it fails in any case
 RETURN_LOOK = 0.5  # seconds between attempts to open a session at a stage that will return
 RETURN_PATIENCE = 60.0  # seconds that a request waits for a worker that restarts: it takes 2 to 5
+REFILL_CLAIM = 10.0  # seconds for which an answer waits until a node declares that it loads layers
+# that were lost: nodes decide after MOVE_SETTLE and MOVE_JITTER, and longer after earlier moves …
+REFILL_PATIENCE = 600.0  # … and seconds in all, until a node has loaded them
 MEMORY_PATIENCE = 30.0  # seconds for which a request waits until a stage has room for it
 MEMORY_LOOK = 4.0  # … and between two attempts at most
 RESUME_PATIENCE = 600.0  # … if it was preempted there

@@ -118,7 +118,8 @@ OWN = {
     "tasks/tuning/trainer/together.py": {"self._run", "averager.run"},  # guards itself
     "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
     "tasks/tuning/moving/runner.py": {"self._replicate"},  # of a task that is guarded
-    "tasks/jobs/replication.py": {"ask"},  # a part of a submission
+    "tasks/jobs/replication/confirming.py": {"ask"},
+    "tasks/jobs/replication/replication.py": {"ask"},  # a part of a submission
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},

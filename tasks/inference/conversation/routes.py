@@ -76,6 +76,10 @@ class Routes:
                 version = await self._directory.changed(version)
         return None
 
+    def has_chain(self, talk: Talk) -> bool:
+        """Return whether members that are not lost form a chain for the rest of a request."""
+        return self.choice.has_chain(self.wish(talk), talk.lost)
+
     def next_run(self, talk: Talk, without: Collection[str]) -> GenerationRun:
         """Create a session over the best chain for the remaining tokens, without the peers in
         `without`.
