@@ -1,4 +1,4 @@
-"""What the scheduler counts: predicted seconds of steps, and the virtual time of sessions.
+"""Numbers of the scheduler: predicted seconds of steps, and the virtual time of sessions.
 
 Public: `StepCosts`, `PickCosts`, `AdapterCosts`, `Share`. Imports constants of the engine and
 `kv/blocks.py`.
