@@ -212,8 +212,7 @@ async def _receive_into(stream: Stream, target: memoryview) -> None:
     at = 0
     while at < len(target):
         with trio.fail_after(IDLE_SECONDS):
-            data = await stream.receive(min(len(target) - at, CHUNK))
-        if not data:
+            size = await stream.receive_into(target[at : at + CHUNK])
+        if not size:
             raise ModelError("bad-blob", "a peer sent less than it announced")
-        target[at : at + len(data)] = data
-        at += len(data)
+        at += size
