@@ -150,7 +150,7 @@ class Averager:
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
         self._sent: tuple[str, bytes | memoryview] | None = (
-            None  # this peer's update that no step has yet
+            None  # an update in no step yet
         )
         self._memory = SpareMemory()
         self._poke = trio.Event()
