@@ -149,9 +149,8 @@ class Averager:
         self._feedback = Feedback(terms.codec, terms.values, base.residual)
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
-        self._sent: tuple[str, bytes | memoryview] | None = (
-            None  # an update in no step yet
-        )
+        # This peer's update that no step has yet.
+        self._sent: tuple[str, bytes | memoryview] | None = None
         self._memory = SpareMemory()
         self._poke = trio.Event()
         self._moved = trio.Event()
