@@ -33,6 +33,7 @@ class Slots:
         """Create the service. `backing` returns the evidence for models that the owner did not
         name."""
         self._memory = settings.memory
+        self._reserved = 0
         self._guard = sources.guard
         self._reports = LinkReports(sources.directory, backing) if device.engine else None
         chosen = settings.model is not None or settings.layers is not None
@@ -47,7 +48,7 @@ class Slots:
             return [each for at, each in enumerate(self._all) if at != number]
 
         def memory() -> int:
-            return self._memory - sum(each.loaded_bytes for each in others())
+            return self._memory - self._reserved - sum(each.loaded_bytes for each in others())
 
         def taken() -> Collection[str]:
             return {root for each in others() for root in each.roots}
@@ -58,6 +59,16 @@ class Slots:
     def loaded_bytes(self) -> int:
         """Memory in bytes of the loaded shards: their weights and the KV reserved for them."""
         return sum(each.loaded_bytes for each in self._all)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the offered memory that no shard and no training has."""
+        return self._memory - self._reserved - self.loaded_bytes
+
+    def reserve(self, size: int) -> None:
+        """Load no layers into `size` bytes of the memory, because a training uses them. A negative
+        number gives bytes back."""
+        self._reserved += size
 
     def is_for(self, root: str) -> bool:
         """Return whether the owner named this model or this node has chosen it."""
