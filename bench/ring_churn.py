@@ -4,8 +4,9 @@ the same homes with open ports and no loss.
 Eight simulated homes in Europe serve a chain of four stages, each twice, and a ninth home asks for
 one answer after the other. In one world, the homes are behind the gateways of
 `home-volunteers-2026`, and each minute one that computes for the answer loses its power for good. A
-new home with the same layers joins at that time. In the other world, the same homes have open ports
-and stay.
+new home joins at that time, with the same layers and behind a line like the lost one's: with
+another line, two fleets would be compared and not a loss. In the other world, the same homes have
+open ports and stay.
 
 `value` is the tokens per second of the first world divided by those of the second; goal 0.95. Each
 answer must be complete and have the same text in both. `--quick` runs two minutes (20).
@@ -38,8 +39,8 @@ async def run(homes: Homes, minutes: int, *, churn: bool, seed: int) -> list[Ans
         while True:
             await trio.sleep(EVERY_S / 2)
             used = homes.in_use() or list(homes.homes)
-            layers = await homes.lose(random.choice(used))
-            nursery.start_soon(homes.add, layers)
+            part = await homes.lose(random.choice(used))
+            nursery.start_soon(homes.add, part)
             await trio.sleep(EVERY_S / 2)
 
     async with trio.open_nursery() as nursery:

@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 import trio
-from worlds.homes import Answered, Homes
+from worlds.homes import Answered, Homes, Part
 
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
 
@@ -38,15 +38,15 @@ async def run(homes: Homes, answers: int, copies: int, hurry: float, seed: int) 
     pause = 3600 / (REPLACED * len(SPLITS) * copies * hurry)
     left = iter(range(answers))
 
-    async def replace_one(layers: tuple[int, int]) -> None:
+    async def replace_one(lost: Part) -> None:
         await trio.sleep(NEW_AFTER_S / max(1.0, hurry / 10))
-        await homes.add(layers)
+        await homes.add(Part(lost.layers, homes.draw()))
 
     async def churn() -> None:
         while True:
             await trio.sleep(random.expovariate(1 / pause))
-            parts = [*homes.layers.values()]
-            names = [n for n, layers in homes.layers.items() if parts.count(layers) > 1]
+            parts = [part.layers for part in homes.parts.values()]
+            names = [n for n, part in homes.parts.items() if parts.count(part.layers) > 1]
             if names:  # the last replica of a part stays
                 nursery.start_soon(replace_one, await homes.lose(random.choice(names)))
 

@@ -18,6 +18,7 @@ SHOAL_BENCH_HIVEMIND names a Python that has it.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -211,13 +212,15 @@ def heard(child: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a peer; end it with its children, of which hivemind has several."""
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as child:
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, start_new_session=True,
+    ) as child:  # fmt: skip
         try:
             yield child
         finally:
-            child.kill()
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.faults import Faults
 from shoal.netsim.host import Host
 from shoal.netsim.population import latency, profiles
-from shoal.netsim.population.mix import build, draw, load
+from shoal.netsim.population.mix import Draw, build, draw, load
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.transport.errors import ShoalError
@@ -35,6 +35,14 @@ class Answered:
     failed: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The layers that a home serves, and its line and gateway."""
+
+    layers: tuple[int, int]
+    home: Draw
+
+
 class Homes:
     """A swarm of homes, each of which serves given layers. Those `open` have no gateway."""
 
@@ -42,7 +50,7 @@ class Homes:
         self.world = World(seed, latency=latency.matrix())
         self.faults = Faults(self.world)
         self.homes: dict[str, DaemonHandle] = {}
-        self.layers: dict[str, tuple[int, int]] = {}
+        self.parts: dict[str, Part] = {}
         self._open = open_ports
         self._random = Random(seed)
         self._made = 0
@@ -54,8 +62,8 @@ class Homes:
         ]
         self.joins: list[DaemonHandle] = []
 
-    def _home(self) -> Host:
-        """Build the next home of the population: in Europe, on a wired link, with a gateway."""
+    def draw(self) -> Draw:
+        """Draw the next home of the population: in Europe, on a wired link, with a gateway."""
         people, places = load(), latency.matrix()
         while True:
             drawn = draw(people, self._random, places)
@@ -64,6 +72,9 @@ class Homes:
         drawn = replace(drawn, bad_wifi=False)
         if self._open:
             drawn = replace(drawn, kind=replace(drawn.kind, nat="", carrier=""))
+        return drawn
+
+    def _home(self, drawn: Draw) -> Host:
         self._made += 1
         host = build(self.world, f"h{self._made}", drawn).host
         assert isinstance(host, Host)
@@ -77,28 +88,29 @@ class Homes:
             self.joins.append(await host.start(daemon))
         async with trio.open_nursery() as nursery:
             for layers in [*splits] * copies:
-                nursery.start_soon(self.add, layers)
+                nursery.start_soon(self.add, Part(layers, self.draw()))
         asker = Daemon(bootstrap=self.joins, engine=False)
-        self.asker: DaemonHandle = await self._home().start(asker)
+        self.asker: DaemonHandle = await self._home(self.draw()).start(asker)
         await trio.sleep(SETTLE_S)
         with trio.fail_after(PATIENCE_S):
             while (await self.ask(4)).failed:  # noqa: ASYNC110
                 await trio.sleep(2)
 
-    async def add(self, layers: tuple[int, int]) -> None:
-        """Start one more home, and wait until it serves its layers."""
-        host = self._home()
-        more: dict[str, Any] = {"model": "tiny", "layers": layers}
+    async def add(self, part: Part) -> None:
+        """Start one more home, with new keys and an empty disk, and wait until it serves its
+        layers."""
+        host = self._home(part.home)
+        more: dict[str, Any] = {"model": "tiny", "layers": part.layers}
         handle: DaemonHandle = await host.start(Daemon(bootstrap=self.joins, **more))
-        self.homes[host.name], self.layers[host.name] = handle, layers
+        self.homes[host.name], self.parts[host.name] = handle, part
         await handle.serving()
 
-    async def lose(self, name: str) -> tuple[int, int]:
-        """Cut the power of a home for good. Return the layers that it served."""
+    async def lose(self, name: str) -> Part:
+        """Cut the power of a home for good. Return what it served, and behind which line."""
         del self.homes[name]
         self.lost += 1
         await self.faults.crash(name)
-        return self.layers.pop(name)
+        return self.parts.pop(name)
 
     async def ask(self, tokens: int, seed: int = 1) -> Answered:
         """Ask for an answer."""

@@ -5,7 +5,14 @@ from dataclasses import replace
 from typing import Final
 
 from ...tasks.engine.interface import Rules
-from ...tasks.inference.generation import Forwarded, GatewayEvent, GenerateRequest, Routed, Summary
+from ...tasks.inference.generation import (
+    Awaited,
+    Forwarded,
+    GatewayEvent,
+    GenerateRequest,
+    Routed,
+    Summary,
+)
 from ...tasks.inference.routing import Hop
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
@@ -94,6 +101,9 @@ class AnswerOperations:
             elif isinstance(event, Forwarded):
                 sharer = event.peer
                 await note(generation.SharerChosen(event.peer), CHAIN_BYTES)
+            elif isinstance(event, Awaited):
+                layers = tuple(f"{start}:{stop}" for start, stop in event.layers)
+                await note(generation.LayersAwaited(layers, event.most_s), CHAIN_BYTES)
             elif event.text:
                 await note(generation.TextPiece(event.text), PIECE_BYTES + 4 * len(event.text))
 

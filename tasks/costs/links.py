@@ -22,7 +22,7 @@ HOME_RATE: Final = 2.5e6
 """Byte/s of a path between homes whose rate was not measured: 20 Mbit/s, as homes send."""
 
 
-_NEAR_S: Final = 0.005  # seconds by which two peers differ at least, as it seems from afar
+_NEAR_S: Final = 0.02  # seconds between two peers, at least: the line of a home adds 10 ms
 
 
 def link_rates(status: LinkStatus) -> LinkRates:

@@ -1,10 +1,9 @@
 """Links between members as shared facts: what a node reports, and what it believes. Pure functions.
 
-Round trips are rounded to a few steps, and a report changes only if one has moved by two of them,
-so that noise reaches no other node. A link counts as near only if both ends say so.
+Round trips are rounded to steps of a tenth, and a report changes only if one has moved by half, so
+that noise reaches no other node. A link counts as near only if both ends say so.
 """
 
-import math
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,12 +18,10 @@ from ..costs.links import between
 from ..costs.rates import LinkRates
 from .fleet import FAR, Pair, pair
 
-STEPS_MS: Final = (
-    0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 70.0, 100.0, 150.0,
-    200.0, 300.0, 500.0, 1000.0, 2000.0, 5000.0,
-)  # fmt: skip
+STEPS_MS: Final = tuple(float(f"{0.25 * 1.1**step:.3g}") for step in range(105))
 """Milliseconds to which round trips are rounded, always up."""
-_MOVED: Final = 2
+_MOVED: Final = 5
+"""Steps: a round trip is reported again when it has changed by a factor of 1.5 to 1.6."""
 _RATE_MOVED: Final = 2.5
 _MEETINGS: Final = 32
 """Members among which links that no end reports are estimated."""
@@ -88,17 +85,11 @@ class ReportedTrips:
     def _of(self, record: MemberRecord) -> _Report:
         found = self._reports.get(record.peer)
         if found is None or found.links is not record.links:
-            trips = {link.tag: _middle_s(link) for link in record.links}
+            trips = {link.tag: link.round_trip_ms / 1000 for link in record.links}
             found = self._reports[record.peer] = _Report(record.links, tag_of(record.peer), trips)
             if len(self._reports) > _REPORTS:
                 self._reports.popitem(last=False)
         return found
-
-
-def _middle_s(link: LinkSpeed) -> float:
-    """Return the likely seconds of a round trip, which was rounded up to a step."""
-    step = _step(link.round_trip_ms)
-    return math.sqrt(STEPS_MS[max(step - 1, 0)] * STEPS_MS[step]) / 1000
 
 
 def links_between(members: Iterable[MemberRecord]) -> dict[Pair, LinkRates]:

@@ -36,7 +36,7 @@ from .defaults import (
 )
 
 TOKENS_LEAST = 4  # tokens after which the time between them is measured
-_COMPUTING_LEAST = 0.25  # part of a time that is computing, whatever is said of waits and links
+_COMPUTING_LEAST = 0.1  # part of a time that is computing, whatever is said of waits and links
 _SHORTEST_S = 1e-5  # seconds; what takes less was not measured, but rounded
 _ROWS_LEAST = 32  # rows of a prompt after which their time is measured
 

@@ -153,7 +153,10 @@ class FakeLink:
         if self.quiet:
             await trio.sleep(timeout)
             raise CallRefused("timeout", "the peer is quiet")
-        answer = self._target().handlers[method](Call(self._own, dict(header), payload))
+        handler = self._target().handlers.get(method)
+        if handler is None:
+            raise CallRefused("unknown-method", method)
+        answer = handler(Call(self._own, dict(header), payload))
         if not isinstance(answer, Reply | Refusal):
             with trio.fail_after(timeout):
                 answer = await answer

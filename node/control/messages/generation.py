@@ -53,6 +53,16 @@ class SharerChosen:
 
 
 @dataclass(frozen=True, slots=True)
+class LayersAwaited:
+    """Event: nodes of the chain are lost, and the answer waits until another node has loaded their
+    `layers`, each in the form `A:B`, for `seconds` at most."""
+
+    layers: tuple[str, ...]
+    seconds: float
+    event: Literal["waits"] = "waits"
+
+
+@dataclass(frozen=True, slots=True)
 class TextPiece:
     """Event that carries the next piece of the text."""
 
@@ -91,7 +101,7 @@ class AnswerKept:
     event: Literal["kept"] = "kept"
 
 
-TextEvent = AnswerKept | ChainChosen | SharerChosen | TextPiece
+TextEvent = AnswerKept | ChainChosen | SharerChosen | LayersAwaited | TextPiece
 """An event of `run` or `resume`."""
 
 

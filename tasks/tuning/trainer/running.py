@@ -156,6 +156,7 @@ class Running:
             start = await self._host.offload(self._start_of, tuning, errand)
             job = await remote.submit(errand, start)
             await self.settle(tuning, job=job)
+            await remote.replicate(job, tuning.progress)
 
         def show(points: list[Point]) -> None:
             curve.points = points

@@ -31,5 +31,6 @@ def test_the_round_trip_between_two_peers_lies_within_the_triangle() -> None:
     assert 0.08 <= found.round_trip_s <= 0.12
     assert (found.rate, found.loss) == (1e6, 0.01)
     assert between(near, near).round_trip_s <= 0.04
+    assert between(LinkRates(0.066), LinkRates(0.066)).round_trip_s > 0.05, "homes have long lines"
     assert between(LinkRates(), far) == LinkRates(0.1, 5e6)
     assert between(LinkRates(), LinkRates()).round_trip_s == 0

@@ -1,5 +1,6 @@
 """Links as shared facts: noise is not reported, and one end alone makes no link near."""
 
+from itertools import pairwise
 from random import Random
 
 from shoal.state.defaults import LINKS
@@ -25,7 +26,7 @@ def trip(seconds: float, rate: float = 1e7) -> LinkRates:
 
 def test_round_trips_are_rounded_up_to_steps() -> None:
     found = report({A: trip(0.0101), B: trip(9.9), C: trip(0.0)}, {A, B, C}, ())
-    assert [link.round_trip_ms for link in found] == [15.0, 5000.0, 0.25]
+    assert [link.round_trip_ms for link in found] == [10.3, 5040.0, 0.25]
 
 
 def test_only_counted_peers_are_reported_and_not_too_many() -> None:
@@ -43,7 +44,7 @@ def test_noise_changes_no_report() -> None:
         changes += found != said
         said = found
     assert not changes
-    assert report({A: trip(0.05)}, {A}, said)[0].round_trip_ms == 50.0
+    assert report({A: trip(0.05)}, {A}, said)[0].round_trip_ms == 52.0
     assert report({A: trip(0.02, 5e7)}, {A}, said)[0].rate == 5e7
 
 
@@ -79,14 +80,15 @@ def test_the_order_of_members_does_not_matter() -> None:
     assert list(links_between(members).items()) == list(links_between(members[::-1]).items())
 
 
-def test_steps_ascend() -> None:
-    assert list(STEPS_MS) == sorted(set(STEPS_MS))
+def test_steps_ascend_by_a_tenth() -> None:
+    """Coarser ones hide which of two chains is shorter."""
+    assert all(1.08 < two / one < 1.12 for one, two in pairwise(STEPS_MS))
 
 
 def test_a_round_trip_counts_if_both_ends_report_it() -> None:
     trips = ReportedTrips()
     here, there = member(A, b=40.0), member(B, a=70.0)
-    assert 0.05 < trips.between(here, there) == trips.between(there, here) < 0.07
+    assert trips.between(here, there) == trips.between(there, here) == 0.07
     assert trips.between(here, member(B)) == 0.0
     assert trips.between(member(A), there) == 0.0, "a new report takes the place of the old one"
-    assert 0.03 < trips.between(here, member(B, a=0.25)) < 0.04
+    assert trips.between(here, member(B, a=0.25)) == 0.04

@@ -51,6 +51,17 @@ def test_two_stages_that_were_never_measured_share_the_time() -> None:
     assert beliefs.times(shard("a"), CLAIMED).token_s == CLAIMED.token_s  # within a factor of two
 
 
+def test_waits_and_links_explain_at_most_nine_tenths_of_a_time() -> None:
+    """Else a member that reports long links seems to compute in no time. But a chain whose links
+    are known must not seem slower than one whose links are guessed."""
+    beliefs = Beliefs()
+    both = [StageTimes(shard(name), LIAR, 10.0) for name in "ab"]
+    beliefs.observed(both, Observed(10.0, 0.0, 1000, 0.1, 0.2, 50), 0.0)
+    found = [beliefs.times(shard(name), LIAR) for name in "ab"]
+    assert found[0].row_s > 8e-4
+    assert sum(each.token_s for each in found) == pytest.approx(0.01)
+
+
 def test_a_machine_that_becomes_slower_is_believed_to_be_slower() -> None:
     beliefs = Beliefs()
     slow, other = StageTimes(shard("a"), CLAIMED, None), StageTimes(shard("b"), CLAIMED, None)
