@@ -32,8 +32,8 @@ class Slots:
     ) -> None:
         """Create the service. `backing` returns the evidence for models that the owner did not
         name."""
-        self._memory = settings.memory
-        self._reserved = 0
+        self.memory = settings.memory
+        """Memory in bytes for the shards: their weights and KV. Trainings reserve some of it."""
         self._guard = sources.guard
         self._reports = LinkReports(sources.directory, backing) if device.engine else None
         self.pinned = settings.model is not None or settings.layers is not None
@@ -58,11 +58,6 @@ class Slots:
         return Slot(number, memory, taken)
 
     @property
-    def memory(self) -> int:
-        """Memory in bytes for the shards: their weights and KV."""
-        return self._memory - self._reserved
-
-    @property
     def loaded_bytes(self) -> int:
         """Memory in bytes of the loaded shards: their weights and the KV reserved for them."""
         return sum(each.loaded_bytes for each in self.all)
@@ -75,7 +70,7 @@ class Slots:
     def reserve(self, size: int) -> None:
         """Load no layers into `size` bytes of the memory, because a training uses them. A negative
         number gives bytes back."""
-        self._reserved += size
+        self.memory -= size
 
     def is_for(self, root: str) -> bool:
         """Return whether the owner named this model or this node has chosen it."""
