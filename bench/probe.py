@@ -25,7 +25,7 @@ import trio
 
 from shoal.tasks.engine.clock import clock
 from shoal.tasks.engine.compute.products import linear_of
-from shoal.tasks.engine.process import environment
+from shoal.tasks.engine.connection.starting import environment
 from shoal.tasks.hardware.facts import Device
 from shoal.tasks.hardware.probe import run_probe
 from shoal.transport.host.real import RealHost

@@ -6,12 +6,10 @@ for any reason, its sessions fail and another worker is started.
 """
 
 import array
-import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import trio
 from msgspec.structs import astuple
@@ -20,6 +18,16 @@ from ...transport.host.seam import Host
 from ...transport.message import pack
 from . import defaults
 from .adapters import LoadAdapter
+from .connection.requests import WorkerRequests
+from .connection.starting import (
+    Connect,
+    EngineWorker,
+    WorkerConnection,
+    ended,
+    environment,
+    how,
+    start_process,
+)
 from .errors import EngineError, EngineUnavailable
 from .interface import (
     DEFAULT_TERMS,
@@ -46,84 +54,10 @@ from .messages import (
 )
 from .passes import OpenTuning, PassDone, PassOrder
 from .watchdog import Watchdog
-from .wire import Buffer, Header, Payload, SharedPayload, WireClosed, WireError, WorkerChannel
+from .wire import Buffer, Header, SharedPayload, WireClosed, WireError
 
-_MODULE = f"{__package__}.worker"
 _SILENT = "the engine's worker does not respond"
 _CRASHED = "the engine's worker process ended"
-
-
-class EngineWorker(Protocol):
-    """A worker process."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def is_stopped(self) -> bool:
-        """Return whether a signal such as SIGSTOP has stopped the process."""
-        ...
-
-    async def wait(self) -> int:
-        """Wait for the exit status. A negative status is the signal that ended the process."""
-        ...
-
-    async def stop(self, grace: float) -> None:
-        """Wait up to `grace` seconds until the process ends, then kill it. Return when it has
-        ended."""
-        ...
-
-
-class WorkerConnection(Protocol):
-    """Daemon's end of the connection to a worker: a `WorkerChannel` with methods that wait for the
-    socket."""
-
-    def put(self, header: Header, payload: Buffer = b"") -> None: ...
-
-    def flush(self) -> bool: ...
-
-    def receive(self) -> list[tuple[Header, memoryview]]: ...
-
-    def arrived(self, most: int) -> list[tuple[Header, Payload]]: ...
-
-    def close(self) -> None: ...
-
-    async def wait_readable(self) -> None: ...
-
-    async def wait_writable(self) -> None: ...
-
-
-Connect = Callable[
-    [Host, Sequence[str], Mapping[str, str]], Awaitable[tuple[EngineWorker, WorkerConnection]]
-]  # (host, arguments, environment): starts a worker
-
-
-class WaitingChannel(WorkerChannel):
-    """Channel whose socket can be awaited in trio."""
-
-    async def wait_readable(self) -> None:
-        await trio.lowlevel.wait_readable(self.fileno())
-
-    async def wait_writable(self) -> None:
-        await trio.lowlevel.wait_writable(self.fileno())
-
-
-async def start_process(
-    host: Host, arguments: Sequence[str], environment: Mapping[str, str]
-) -> tuple[EngineWorker, WorkerConnection]:
-    """Start a worker process, and return it with the connection to it."""
-    child = await host.spawn(_MODULE, arguments, environment)
-    return child, WaitingChannel(child.socket.fileno())
-
-
-@dataclass(slots=True)
-class _Reply:
-    """Reply to a request, pending until `done` is set."""
-
-    name: str  # of the request
-    done: trio.Event = field(default_factory=trio.Event)
-    value: object = None
-    payload: memoryview = field(default_factory=lambda: memoryview(b""))
-    error: EngineError | None = None
 
 
 @dataclass(slots=True)
@@ -162,14 +96,15 @@ class EngineProcess:
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
         self._arguments += ["--device", device]
         self._environment = environment(threads)
-        self._channel: WorkerConnection | None = None  # set while a worker is ready
         # Set and replaced when a worker becomes ready, or when torch turns out to be absent.
         self._change = trio.Event()
-        self._blocked = trio.Event()  # set when the socket did not accept everything
         self._unavailable: EngineUnavailable | None = None
         self._sessions: dict[SessionId, _Open] = {}
-        self._replies: dict[int, _Reply] = {}
-        self._numbers = itertools.count(1)
+        self._requests = WorkerRequests(
+            host,
+            lambda name, by: self._watchdog.wait(name, by, host.now()),
+            EngineError("worker-crashed", _CRASHED),
+        )
         self._on_restart: list[Callable[[], None]] = []
         # The worker reads and writes parts between two steps, so their number is limited.
         self._parts = trio.Semaphore(defaults.KV_PARTS)
@@ -212,7 +147,7 @@ class EngineProcess:
                 await self._converse(child, channel, task_status)
             channel.close()
             # A worker that does not respond does not end by itself either.
-            status = None if self._silent else await _ended(child)
+            status = None if self._silent else await ended(child)
         finally:
             channel.close()
             self._lost(status)
@@ -224,8 +159,7 @@ class EngineProcess:
     ) -> None:
         """Wait until a worker is ready, and then exchange frames until its connection closes."""
         await self._greeted(channel)
-        self._channel = channel
-        self._blocked = trio.Event()
+        self._requests.begin(channel)
         self._watchdog, self._silent = Watchdog(self._host.now()), False
         self._starts += 1
         self._changed()
@@ -235,7 +169,7 @@ class EngineProcess:
             for callback in self._on_restart:
                 callback()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write, channel)
+            nursery.start_soon(self._requests.write, channel)
             nursery.start_soon(self._watch, child, nursery.cancel_scope)
             with suppress(WireClosed, WireError):
                 await self._read(channel)
@@ -268,15 +202,6 @@ class EngineProcess:
                     if isinstance(payload, SharedPayload):
                         payload.close()
 
-    async def _write(self, channel: WorkerConnection) -> None:
-        """Send queued frames whenever the socket did not accept everything at once."""
-        with suppress(WireClosed):  # the reader notices this too
-            while True:
-                await self._blocked.wait()
-                self._blocked = trio.Event()
-                while not channel.flush():
-                    await channel.wait_writable()
-
     async def _watch(self, child: EngineWorker, conversation: trio.CancelScope) -> None:
         """Fail the sessions of a worker that does not respond. End its conversation if that lasts,
         or at once if the process is stopped.
@@ -300,21 +225,21 @@ class EngineProcess:
                     conversation.cancel()
             elif dog.is_due(now):
                 dog.pinged = True
-                self._send(("usage", next(self._numbers)))
+                self._requests.send(("usage", self._requests.next_number()))
 
     def _refuse_to_open(self) -> None:
         """Refuse the sessions that a silent worker has not opened yet."""
-        for reply in self._replies.values():
-            if reply.name == "open" or reply.name.startswith("tune"):
-                reply.error = EngineError("worker-crashed", _SILENT)
-                reply.done.set()
+        self._requests.refuse(
+            lambda name: name == "open" or name.startswith("tune"),
+            EngineError("worker-crashed", _SILENT),
+        )
 
     def _arrived(self, header: Header, payload: memoryview) -> None:
         """Pass a frame to the request or session that it belongs to."""
         self._watchdog.heard(self._host.now())
         self._silent = False
         if header[0] in ("ok", "refused"):
-            self._replied(header, payload)
+            self._requests.replied(header, payload)
             return
         event = parse_event(header, payload)
         self._watchdog.answered(event.session, self._host.now())
@@ -322,36 +247,18 @@ class EngineProcess:
         if opened is not None:  # events of a closed session may still arrive
             opened.on_event(event)
 
-    def _replied(self, header: Header, payload: memoryview) -> None:
-        """Complete the pending request that this frame answers. Raises WireError if it is
-        malformed."""
-        reply = self._replies.get(header[1]) if isinstance(header[1], int) else None
-        if reply is None:  # the request was cancelled
-            return
-        match header:
-            case ("ok", _, value):
-                reply.value, reply.payload = value, payload
-            case ("refused", _, str(code), str(message)):
-                reply.error = EngineError(code, message)
-            case _:
-                raise WireError("the worker sent a malformed reply")
-        reply.done.set()
-
     def _lost(self, status: int | None) -> None:
         """Fail all requests and sessions of a worker that has ended. `status` is its exit
         status."""
-        self._channel = None
         if status == defaults.EXIT_NO_TORCH:
             self._unavailable = EngineUnavailable()
             self._changed()
         elif status == defaults.EXIT_NO_DEVICE:
             self._unavailable = _no_device(self._device)
             self._changed()
-        message = _CRASHED + _how(status)
-        self._end_sessions("worker-crashed", message)
-        for reply in self._replies.values():
-            reply.error = self._unavailable or EngineError("worker-crashed", message)
-            reply.done.set()
+        error = EngineError("worker-crashed", _CRASHED + how(status))
+        self._requests.end(self._unavailable or error)
+        self._end_sessions(error.code, error.message)
 
     def _end_sessions(self, code: str, message: str, shard: int | None = None) -> None:
         """Remove the sessions of a shard (None: all) and emit a failure for each."""
@@ -377,13 +284,13 @@ class EngineProcess:
 
         The sessions of an earlier shard with the same number end.
         """
-        while self._channel is None:
+        while self._requests.channel is None:
             if self._unavailable is not None:
                 raise self._unavailable
             await self._change.wait()
         self._end_sessions("shard-replaced", "the engine was given another shard", number)
         payload = await self._host.offload(load_payload, shard)
-        value, _ = await self._request("load", number, payload=payload)
+        value, _ = await self._requests.request("load", number, payload=payload)
         self._loaded = True
         report = parse_loaded(value)
         self._watchdog.loaded(number, report)
@@ -393,11 +300,11 @@ class EngineProcess:
         self._end_sessions("shard-replaced", "the engine has dropped the shard", number)
         self._watchdog.unloaded(number)
         with suppress(EngineError):  # the end of a worker frees its shards
-            await self._request("unload", number)
+            await self._requests.request("unload", number)
 
     async def adapt(self, adapter: LoadAdapter, shard: int = 0) -> None:
         payload = await self._host.offload(adapter_payload, adapter)
-        await self._request("adapt", shard, payload=payload)
+        await self._requests.request("adapt", shard, payload=payload)
 
     async def open(
         self,
@@ -417,11 +324,13 @@ class EngineProcess:
             fields = session, tokens, terms.owner, terms.background, terms.user
             rules = None if terms.rules == NO_RULES else astuple(terms.rules)
             more = terms.shard, terms.soon, terms.adapter, terms.own, terms.packed, terms.exact
-            value, _ = await self._request("open", *fields, *more, rules, payload=terms.names)
+            value, _ = await self._requests.request(
+                "open", *fields, *more, rules, payload=terms.names
+            )
         except BaseException as error:
             self._sessions.pop(session, None)
             if not isinstance(error, EngineError):  # cancelled; the worker may still open it
-                self._send(("close", 0, session))
+                self._requests.send(("close", 0, session))
             raise
         return value if isinstance(value, int) else 0
 
@@ -432,7 +341,7 @@ class EngineProcess:
             tokens = array.array("i", (*prompt, *answer)).tobytes()
         except (OverflowError, TypeError):
             raise EngineError("bad-token", "a token id is not a 32-bit integer") from None
-        await self._request("recall", session, position, len(prompt), payload=tokens)
+        await self._requests.request("recall", session, position, len(prompt), payload=tokens)
 
     def submit(self, span: Span) -> None:
         opened = self._sessions.get(span.session)
@@ -441,26 +350,26 @@ class EngineProcess:
         opened.epoch = max(opened.epoch, span.epoch)
         self._watchdog.submitted(span, self._host.now())
         self._watched.set()
-        self._send(*span_frame(span))
+        self._requests.send(*span_frame(span))
 
     def hold(self) -> None:
-        self._send(("hold",))
+        self._requests.send(("hold",))
 
     def cancel(self, session: SessionId) -> None:
-        self._send(("cancel", session))
+        self._requests.send(("cancel", session))
 
     async def close(self, session: SessionId, names: bytes = b"") -> None:
         self._sessions.pop(session, None)
         self._watchdog.ended(session)
         with suppress(EngineError):  # the end of a worker frees its sessions
-            await self._request("close", session, payload=names)
+            await self._requests.request("close", session, payload=names)
 
     async def export_kv(self, session: SessionId) -> bytes:
-        _, payload = await self._request("export", session)
+        _, payload = await self._requests.request("export", session)
         return bytes(payload)
 
     async def import_kv(self, session: SessionId, state: bytes) -> int:
-        value, _ = await self._request("import", session, payload=state)
+        value, _ = await self._requests.request("import", session, payload=state)
         return value if isinstance(value, int) else 0
 
     async def read_kv(self, source: KvSource, part: KvRange, form: KvForm = "exact") -> bytes:
@@ -470,39 +379,43 @@ class EngineProcess:
         else:
             fields, names = (source, 0, "", ""), b""
         async with self._parts:
-            _, payload = await self._request("read", *fields, astuple(part), form, payload=names)
+            _, payload = await self._requests.request(
+                "read", *fields, astuple(part), form, payload=names
+            )
         return bytes(payload)
 
     async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
         async with self._parts:
-            value, _ = await self._request("write", session, doubted, payload=part)
+            value, _ = await self._requests.request("write", session, doubted, payload=part)
         return value if isinstance(value, int) else 0
 
     async def fork(self, session: SessionId, into: SessionId) -> None:
-        await self._request("fork", session, into)
+        await self._requests.request("fork", session, into)
 
     # Implementation of `TuningEngine`.
 
     async def open_tuning(self, tuning: SessionId, order: OpenTuning) -> None:
         self._expect()
-        await self._request("tune-open", tuning, payload=pack(order))
+        await self._requests.request("tune-open", tuning, payload=pack(order))
 
     async def set_tensors(self, tuning: SessionId, data: Buffer) -> None:
         self._expect()
-        await self._request("tune-set", tuning, payload=data)
+        await self._requests.request("tune-set", tuning, payload=data)
 
     async def tune(self, tuning: SessionId, order: PassOrder, data: Buffer) -> PassDone:
         self._expect()
         try:
-            value, payload = await self._request("tune", tuning, astuple(order), payload=data)
+            value, payload = await self._requests.request(
+                "tune", tuning, astuple(order), payload=data
+            )
         except trio.Cancelled:
-            self._send(("tune-stop", tuning, order.part))
+            self._requests.send(("tune-stop", tuning, order.part))
             raise
         return parse_pass(value, payload)
 
     async def close_tuning(self, tuning: SessionId) -> None:
         with suppress(EngineError):  # the end of a worker frees its tunings
-            await self._request("tune-close", tuning)
+            await self._requests.request("tune-close", tuning)
 
     def _expect(self) -> None:
         """Watch the worker. Raises EngineError `worker-crashed` if it is silent."""
@@ -512,77 +425,10 @@ class EngineProcess:
         self._watched.set()
 
     async def usage(self) -> Mapping[str, int]:
-        value, _ = await self._request("usage")
+        value, _ = await self._requests.request("usage")
         if not isinstance(value, dict):
             raise EngineError("worker-crashed", "the worker answered `usage` with something else")
         return {str(key): int(number) for key, number in value.items()}
-
-    async def _request(
-        self, name: str, *fields: object, payload: Buffer = b""
-    ) -> tuple[object, memoryview]:
-        """Send a request and return (value, payload) of its reply. Raises EngineError if it is
-        refused."""
-        if self._channel is None:
-            raise self._unavailable or EngineError("worker-crashed", _CRASHED)
-        number = next(self._numbers)
-        reply = self._replies[number] = _Reply(name)
-        dog = self._watchdog
-        dog.wait(name, 1, self._host.now())
-        try:
-            if len(payload) > defaults.THREAD_BYTES:
-                await self._send_large((name, number, *fields), payload)
-            else:
-                self._send((name, number, *fields), payload)
-            await reply.done.wait()
-        finally:
-            dog.wait(name, -1, self._host.now())
-            del self._replies[number]
-        if reply.error is not None:
-            raise reply.error
-        return reply.value, reply.payload
-
-    def _send(self, header: Header, payload: Buffer = b"") -> None:
-        """Send as much as the socket accepts now, and leave the rest to the writer task.
-
-        Raises EngineError `too-large` if the frame exceeds a limit.
-        """
-        channel = self._channel
-        if channel is None:  # the crash has failed the session already
-            return
-        try:
-            channel.put(header, payload)
-        except WireError as error:
-            raise EngineError("too-large", str(error)) from None
-        self._flush(channel)
-
-    async def _send_large(self, header: Header, payload: Buffer) -> None:
-        """Do the same, but let a thread copy the payload, which takes 1 ms for each megabyte."""
-        channel = self._channel
-        assert channel is not None  # the caller has looked
-        try:
-            await self._host.offload(channel.put, header, payload)
-        except WireError as error:
-            raise EngineError("too-large", str(error)) from None
-        if self._channel is not channel:
-            channel.close()  # again: the worker has ended meanwhile, and the copy is left
-            return
-        self._flush(channel)
-
-    def _flush(self, channel: WorkerConnection) -> None:
-        """Send as much as the socket accepts now."""
-        try:
-            if not channel.flush():
-                self._blocked.set()
-        except WireClosed:
-            return  # the reader notices this too and ends the sessions
-
-
-async def _ended(child: EngineWorker) -> int | None:
-    """Return the exit status of a worker whose socket has closed, or None if it does not end
-    soon."""
-    with trio.move_on_after(defaults.STOP_GRACE):
-        return await child.wait()
-    return None
 
 
 def _no_device(device: str) -> EngineUnavailable:
@@ -590,24 +436,3 @@ def _no_device(device: str) -> EngineUnavailable:
         f"torch cannot use the device `{device}`, so this node holds no layers",
         "`shoal doctor` says why; `shoal config set device cpu` computes on the CPU",
     )
-
-
-def _how(status: int | None) -> str:
-    """Return a phrase about the exit status for an error message."""
-    if status is None:
-        return ""
-    return f", killed by signal {-status}" if status < 0 else f" with status {status}"
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Return the environment of a worker.
-
-    Its idle threads must not spin, because several processes share the cores.
-    """
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "KMP_BLOCKTIME": "0",
-        "TOKENIZERS_PARALLELISM": "false",
-    }

@@ -7,7 +7,7 @@ import trio
 from ...transport.decoding import read
 from ...transport.errors import HostError, Undecodable
 from ...transport.host.seam import Child, Host
-from ..engine.process import environment
+from ..engine.connection.starting import environment
 from .defaults import PROBE_TIMEOUT, RECORD_BYTES
 from .errors import ProbeFailed
 from .facts import Report

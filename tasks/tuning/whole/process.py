@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ....transport.errors import HostError
 from ....transport.host.seam import Child, Host
 from ....transport.message import pack
+from ...engine.connection.starting import WaitingChannel, environment
 from ...engine.defaults import THREAD_BYTES
-from ...engine.process import WaitingChannel, environment
 from ...engine.wire import Buffer, Header, SharedPayload, WireClosed, WireError
 from ...errors import SessionError
 from ..interface import Batch

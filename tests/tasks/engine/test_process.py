@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from shoal.tasks.engine import defaults, watchdog
+from shoal.tasks.engine.connection.starting import Connect
 from shoal.tasks.engine.errors import EngineError, EngineUnavailable
 from shoal.tasks.engine.interface import (
     EngineEvent,
@@ -21,7 +22,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
-from shoal.tasks.engine.process import Connect, EngineProcess
+from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.engine.wire import WireClosed
 from shoal.transport.host.real import RealChild, RealHost
 from shoal.transport.host.seam import Host
