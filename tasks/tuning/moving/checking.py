@@ -22,7 +22,6 @@ from ..trainer.surroundings import ArchOf, ChainSource
 from ..trainer.training import Progress
 from . import defaults
 
-
 FALSE: Final = "false-result"
 
 
