@@ -115,7 +115,7 @@ def _recurrent() -> Architecture:
 def test_models_with_parts_without_derivatives_are_refused(
     words: str, changes: dict[str, Any]
 ) -> None:
-    """They have modules that an adapter could change, so its training would wait for ever."""
+    """They have modules that an adapter could change, but no node can compute a step."""
     if changes.get("kinds"):
         (kind,) = set(ARCH.kinds)
         experts = Experts(count=4, active=2, wide=8)
