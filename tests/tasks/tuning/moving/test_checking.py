@@ -48,7 +48,7 @@ class Author:
         self.errand = Errand(world.settings, SHAPES, terms.run, world.folder / "rows", world.data,
                              "tiny", False)  # fmt: skip
         self.turns: list[Callable[[float], float] | None] = []
-        """What the next chains make of their losses. Afterwards they say the truth."""
+        """Functions that change the losses of the next chains. Later chains return the true ones."""
         self.chains: list[NumpyChain] = []
         self.progress = Progress()
         self._check = HeldOutCheck(world.me.host, self, self._arch_of)
@@ -63,7 +63,7 @@ class Author:
         return self.chains[-1]
 
     async def check(self, **lie: Any) -> str:
-        """Check the result with a lie in it. Return the code of the refusal, or ""."""
+        """Check the result with these fields changed. Return the code of the refusal, or ""."""
         try:
             await self._check.check(self.errand, replace(self.learned, **lie), self.progress)
         except TuningError as error:
