@@ -48,7 +48,7 @@ class Author:
         self.errand = Errand(world.settings, SHAPES, terms.run, world.folder / "rows", world.data,
                              "tiny", False)  # fmt: skip
         self.turns: list[Callable[[float], float] | None] = []
-        """Functions that change the losses of the next chains. Later chains return the true ones."""
+        """Functions that change the losses of the next chains. Later ones return the true loss."""
         self.chains: list[NumpyChain] = []
         self.progress = Progress()
         self._check = HeldOutCheck(world.me.host, self, self._arch_of)
