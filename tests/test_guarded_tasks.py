@@ -107,7 +107,8 @@ OWN = {
     "tasks/jobs/runner.py": {"one"},  # within the guarded task of its piece
     "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
-        "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
+        "self._cancel_when_barred", "self._change", "self._until_spare",
+        "self._published.correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._endings.free"},
@@ -117,7 +118,8 @@ OWN = {
     "tasks/tuning/trainer/together.py": {"self._run", "averager.run"},  # guards itself
     "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
     "tasks/tuning/moving/runner.py": {"self._replicate"},  # of a task that is guarded
-    "tasks/jobs/replication.py": {"ask"},  # a part of a submission
+    "tasks/jobs/replication/confirming.py": {"ask"},
+    "tasks/jobs/replication/replication.py": {"ask"},  # a part of a submission
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},

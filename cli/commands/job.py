@@ -301,9 +301,10 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     try:
         answer = request(data, ShowJob(job=job_id.lower()), wait=True)
     except CommandError as error:
-        if error.code != "unknown-job":
+        if error.code != "unknown-job" or not _show_tuning(data, job_id, as_json=as_json):
             raise
-        _show_tuning(data, job_id, as_json=as_json, unknown=error)
+        return
+    if answer.kind == "finetune" and _show_tuning(data, answer.job, as_json=as_json):
         return
     if as_json:
         click.echo(render.as_json(answer))
@@ -311,16 +312,19 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     click.echo(jobviews.fields(answer))
 
 
-def _show_tuning(data: Path, text: str, *, as_json: bool, unknown: CommandError) -> None:
-    """Show a fine-tuning with its loss curve. Raises `unknown` if there is none."""
+def _show_tuning(data: Path, text: str, *, as_json: bool) -> bool:
+    """Show a fine-tuning with its loss curve. Return whether this node has it."""
     from ..tuningviews import shown as words
     from .finetune import shown
 
     try:
         answer = shown(data, text)
     except CommandError as error:
-        raise (unknown if error.code == "unknown-tuning" else error) from None
+        if error.code != "unknown-tuning":
+            raise
+        return False
     click.echo(render.as_json(answer) if as_json else words(answer))
+    return True
 
 
 @job.command(

@@ -9,7 +9,7 @@ import trio
 from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.group.group import Group
-from ...state.views.jobs import CLAIMS
+from ...state.views.jobs import CLAIMS, Job
 from ...state.views.members import JOBS
 from ...tasks.jobs.checking.checks import ResultChecks
 from ...tasks.jobs.checking.trust import Trust
@@ -19,7 +19,8 @@ from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
 from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.models import JobModels
-from ...tasks.jobs.replication import JobReplication, ReplicationTerms
+from ...tasks.jobs.replication.confirming import OwnReplication, rows_blob
+from ...tasks.jobs.replication.replication import JobReplication, ReplicationTerms
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.runner import Workshop, runners
 from ...tasks.jobs.sealing.seals import JobSeals
@@ -28,6 +29,8 @@ from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.submitting import Submitter
 from ...tasks.jobs.worker import Worker
 from ...tasks.serving.slots import Slots
+from ...tasks.tuning.moving.defaults import KIND as TUNING
+from ...tasks.tuning.moving.spec import read_tuning
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
 from ...transport.identity import PeerId
@@ -90,6 +93,8 @@ class Working:
             ),
         )
         """Replication of jobs, their inputs and their outputs."""
+        self.own_replication = OwnReplication(self.replication, self.desk, _blob_of)
+        """Replication of the jobs that this node has submitted."""
         self.shelf = shelf
         self.moving = Moving(base, network, models, shelf, tuning, self.seals)
         """Fine-tunings that this node trains for any node."""
@@ -220,6 +225,15 @@ class Working:
                 self._state.set("member", JOBS, None)
             for job in begun:
                 self._state.set(CLAIMS, job, None)
+
+
+def _blob_of(job: Job) -> tuple[str, int]:
+    """Return the root and the bytes of the blob with the rows of a job. Raises BadSpec if its spec
+    is invalid."""
+    if job.kind == TUNING:
+        rows = read_tuning(job.spec).rows
+        return rows.root, rows.size
+    return rows_blob(job)
 
 
 def _shelf(base: Base, content: ContentParts) -> Shelf:

@@ -40,7 +40,7 @@ class TuningParts:
                 working.desk,
                 working.submitter,
                 working.shelf,
-                working.replication,
+                working.own_replication,
                 moving.standby,
                 moving.runner,
                 working.seals,

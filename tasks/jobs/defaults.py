@@ -65,6 +65,7 @@ KEEP_TIME = 20.0  # seconds in which another node stores a job and its input
 KEEP_COPIES = 3  # nodes that store the input of a job, besides its author
 KEEP_MORE = 5.0  # seconds for the others after the first one has stored it
 KEEP_ASKED = 6  # nodes that are asked to store one blob
+KEEP_AT_ONCE = 8  # jobs of one submission that other nodes are asked to store at once
 KEEP_RATE = (128.0, 0.05)  # MiB of one peer that are stored for others: at once, and per second
 KEEP_TOTAL = (512.0, 0.5)  # MiB of all peers together, because peers cost nothing
 KEEP_CLAIM_TIME = 5.0  # seconds for which an output waits until its claimant's claim is here

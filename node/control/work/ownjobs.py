@@ -208,18 +208,15 @@ class Submission:
         secret = self._working.seals.newest() if ask.seal == "all" else None
         sources = [await self._rows(ask.file)] if ask.file is not None else []
         sources += [row_of(ask.kind, prompt) for prompt in ask.prompts or ()]
-        jobs, prepared, blobs = list[NewJob](), list[Prepared](), list[tuple[str, int]]()
+        jobs, prepared = list[NewJob](), list[Prepared]()
         for data in sources:
             spec = JobSpec(root, name=ask.model, options=self._options(ask), adapter=adapter)
             found = await self._prepared(data, kind, spec)
-            job, rows = await self._job(ask, spec, found, secret)
-            jobs.append(job)
+            jobs.append(await self._job(ask, spec, found, secret))
             prepared.append(found)
-            blobs.append(rows)
         lease = jobs_defaults.LEASE if ask.seal is None else jobs_defaults.SEALED_LEASE
         made = await self._working.submitter.submit(jobs, lease=lease)
-        replicate = self._working.replication.replicate
-        replicated = await replicate(made[-1], *blobs[-1], jobs_defaults.KEEP_COPIES)
+        replicated = await self._working.own_replication.confirm(made)
         broken = [line for each in prepared for line in each.broken]
         return messages.SubmittedJobs(
             tuple(made),
@@ -241,9 +238,9 @@ class Submission:
         spec: JobSpec,
         found: Prepared,
         secret: tuple[bytes, bytes] | None,
-    ) -> tuple[NewJob, tuple[str, int]]:
-        """Return a job, sealed if the request says so, and the root and bytes of the blob with its
-        rows, which is stored here. The root is "" if they are in the specs."""
+    ) -> NewJob:
+        """Return a job, sealed if the request says so. If its rows are not in the specs, they are
+        stored here as a blob."""
         own, working, host = self._base.identity.peer, self._working, self._base.host
         is_inline = found.is_inline if secret is None else found.is_inline_sealed
         data = b"" if is_inline else found.data
@@ -251,10 +248,10 @@ class Submission:
                      ask.priority, ask.deadline, working.submitter.nonce())  # fmt: skip
         if ask.seal is None:
             root = await working.shelf.put(data, own) if data else ""
-            return replace(job, pieces=found.specs(spec, root)), (root, len(data))
+            return replace(job, pieces=found.specs(spec, root))
         draft = await host.offload(sealed_draft, working.seals, own, job, data, secret)
         root = await working.shelf.put(draft.data, own) if draft.data else ""
-        return await host.offload(draft.sealed, root), (root, len(draft.data))
+        return await host.offload(draft.sealed, root)
 
     def _checked(self, ask: messages.SubmitJobs) -> Kind[Any]:
         """Return the kind of a request, after checking the parts of the request that need no

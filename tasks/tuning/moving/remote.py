@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import trio
 from msgspec import Meta
@@ -20,7 +20,7 @@ from ....transport.identity import PeerId
 from ....transport.message import Message
 from ...jobs import defaults as job_defaults
 from ...jobs.desk import Desk, JobNode
-from ...jobs.replication import JobReplication
+from ...jobs.replication.confirming import OwnReplication
 from ...jobs.results import JobOutcome, KeptWork
 from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
@@ -37,6 +37,8 @@ from .spec import SizedBlob, TuningSpec, pack_tuning, read_tuning, sealed_tuning
 from .standby import TrainerStandby
 from .state import CheckpointTerms, Vault
 
+_ONLY_HERE: Final = "only this node has the rows: keep it running until another one has them, too"
+
 
 class _Line(Message, frozen=True):
     """The output of a fine-tuning."""
@@ -51,7 +53,7 @@ class RemoteParts:
     desk: Desk
     submitter: Submitter
     shelf: Shelves
-    replication: JobReplication
+    replication: OwnReplication
     standby: TrainerStandby
     runner: FinetuneRunner
     seals: JobSeals
@@ -75,8 +77,8 @@ class RemoteTunings:
         self._vault = vault
 
     async def submit(self, errand: Errand, start: tuple[Learned, Sequence[Point]] | None) -> str:
-        """Submit a fine-tuning as a job, and return the job's id. `start` is the state and the
-        curve from which it begins, or None.
+        """Submit a fine-tuning as a job, and return the job's id. Only this node has the job then.
+        `start` is the state and the curve from which it begins, or None.
 
         Raises TuningError `data-too-large`, JobError if the job cannot be stored, ModelError if the
         disk refuses the rows, and for a sealed one the errors of `JobSeals.newest`.
@@ -106,12 +108,18 @@ class RemoteTunings:
             spec = sealed_tuning(spec, draft[0], self._seals, secret)
         packed = pack_tuning(spec)
         read_tuning(packed)
-        job = await self._submitter.submit_packed(draft, packed, lease=job_defaults.LEASE)
         if begun is not None:
-            await self._vault.hold(job, begun, self._own)
+            await self._vault.hold(draft[0].id, begun, self._own)
             await self._vault.forget(f"start {errand.data}")
-        await self._replication.replicate(job, root, len(data), job_defaults.KEEP_COPIES)
-        return job
+        # Nothing may fail or be cancelled behind this: the job would have no fine-tuning.
+        return await self._submitter.submit_packed(draft, packed, lease=job_defaults.LEASE)
+
+    async def replicate(self, job: str, progress: Progress) -> None:
+        """Have other nodes store a job with its rows, for some seconds, and tell whether one
+        does."""
+        confirmed = await self._replication.confirm([job])
+        progress.trouble = "" if confirmed else _ONLY_HERE
+        progress.tell()
 
     def _terms(self, errand: Errand, job: str, mark: bytes = b"") -> CheckpointTerms:
         """Return the terms of the checkpoints of a job, which are opened with any key of the group
@@ -182,8 +190,7 @@ class RemoteTunings:
                 looked = named.kept
                 await self._look(standing.job, named, self._terms(errand, job), progress, show)
             if here is None:
-                held = standing.claim is not None
-                progress.trouble = "" if held else "no node trains it yet; one will continue it"
+                progress.trouble = self._waits_for(job, standing.claim)
             progress.tell()
             with trio.move_on_after(1.0 if here is not None else defaults.LOOK):
                 await changed.wait()
@@ -193,6 +200,14 @@ class RemoteTunings:
                               hint="`shoal finetune resume ID` tries again from the last state "
                               "that is here")  # fmt: skip
         return await self._last(found.outcome, self._terms(errand, job), progress)
+
+    def _waits_for(self, job: str, claim: Claim | None) -> str:
+        """Return what a fine-tuning waits for, or "" if a node trains it."""
+        if claim is not None:
+            return ""
+        if not self._replication.is_confirmed(job):
+            return _ONLY_HERE
+        return "no node trains it yet; one will continue it"
 
     async def _look(
         self,

@@ -13,7 +13,6 @@ from ....transport.host.seam import Host
 from ...engine.adapters import module_shapes
 from ...engine.families import Architecture
 from ...errors import TaskError
-from ..averaging.codecs import Codec
 from ..averaging.layout import Averaged
 from ..averaging.lora import LoraTensors
 from ..interface import LearnedName, LearnedTensors
@@ -125,9 +124,8 @@ class Running:
             averaged = self._around.whole_training().averaged(name, root, arch, settings.every)
         else:
             averaged = LoraTensors(
-                settings.together, settings.terms, arch, codec=Codec("int8"),
-                inner_steps=settings.every,
-            )  # fmt: skip
+                settings.together, settings.terms, arch, inner_steps=settings.every
+            )
         return Joint(node, averaged, nursery, self._guard)
 
     async def _arch(self, tuning: Tuning) -> Architecture:
@@ -155,6 +153,7 @@ class Running:
             start = await self._host.offload(self._start_of, tuning, errand)
             job = await remote.submit(errand, start)
             await self.settle(tuning, job=job)
+            await remote.replicate(job, tuning.progress)
 
         def show(points: list[Point]) -> None:
             curve.points = points

@@ -69,7 +69,14 @@ class RemoteTraining(Protocol):
     """Fine-tunings of this node that any node may train, as jobs. `RemoteTunings` implements it."""
 
     async def submit(self, errand: Errand, start: State | None) -> str:
-        """Submit one that begins at a state, or at step 0. Return the id of its job."""
+        """Submit one that begins at a state, or at step 0. Return the id of its job.
+
+        If this is cancelled, there is no job.
+        """
+        ...
+
+    async def replicate(self, job: str, progress: Progress) -> None:
+        """Have other nodes store a job and its rows, for some seconds. Show if none does."""
         ...
 
     async def follow(

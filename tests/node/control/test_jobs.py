@@ -65,6 +65,16 @@ async def test_job_from_submission_to_result(world: World) -> None:
     assert kept["spec"] is None and kept["came"] and kept["claims"] == []
 
 
+async def test_the_rows_of_all_jobs_of_a_request_are_replicated(world: World) -> None:
+    server, asker = await pair(world)
+    prompts = [letter * 7000 for letter in "ab"]  # too long for the entries
+    answer = await asker.ask("job_submit", model="tiny", prompts=prompts, max_tokens=1)
+    shown = [await asker.ask("job_show", job=job) for job in answer["jobs"]]
+    blobs = {each["spec"]["blob"] for each in shown}
+    assert answer["replicated"] and len(blobs) == 2
+    assert blobs <= server.node.library.blobs.roots()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -123,6 +124,14 @@ class RemoteTunings:
         self.until = 12  # step after which it stops
         self.state: State | None = None
         self.fail: TuningError | None = None
+        self.replicates = trio.Event()
+        self.silent = False  # whether no other node answers
+
+    async def replicate(self, job: str, progress: Progress) -> None:
+        self.replicates.set()
+        if self.silent:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
 
     async def submit(self, errand: Errand, start: State | None) -> str:
         await trio.lowlevel.checkpoint()
@@ -302,6 +311,7 @@ async def test_one_that_moves_is_stopped_and_goes_on_from_there(
         assert tunings.trainer(tuning) == "far"
         await tunings.move(tuning)
         assert remote.gone == [f"moved {tuning.plan.job}"]
+        assert tunings.find(tuning.plan.job) is tunings.find(tuning.plan.job[:9]) is tuning
     async with node.daemon() as tunings:
         (tuning,) = tunings.all()
         await trio.sleep(1)
@@ -315,6 +325,41 @@ async def test_one_that_moves_is_stopped_and_goes_on_from_there(
         await ended(tuning)
         assert remote.starts == [None, 5] and tuning.plan.state == "done"
     assert node.published == [("tiny-data", wanted)]
+
+
+async def test_killed_while_its_rows_are_replicated_it_is_submitted_once(
+    node: Node, autojump_clock: Clock, tmp_path: Path
+) -> None:
+    """What is on the disk then is all that is left."""
+    remote = node.remote = RemoteTunings(tmp_path)
+    remote.silent = True
+    async with node.daemon() as tunings:
+        await begin(tunings, node, moves=True)
+        await remote.replicates.wait()
+        shutil.copytree(tmp_path / "tuning", tmp_path / "killed" / "tuning")
+    again = Node(tmp_path / "killed")
+    again.remote = remote
+    async with again.daemon() as tunings:
+        (tuning,) = tunings.all()
+        with trio.fail_after(60):
+            await ended(tuning)
+    assert tuning.plan.state == "done" and len(remote.jobs) == 1 and remote.gone == remote.jobs
+
+
+async def test_stopped_while_its_rows_are_replicated_it_leaves_no_job(
+    node: Node, autojump_clock: Clock, tmp_path: Path
+) -> None:
+    remote = node.remote = RemoteTunings(tmp_path)
+    remote.silent = True
+    async with node.daemon() as tunings:
+        tuning = await begin(tunings, node, moves=True)
+        await remote.replicates.wait()
+        await tunings.stop(tuning)
+        assert len(remote.jobs) == 1 and remote.gone == remote.jobs
+        remote.silent = False
+        await tunings.resume(tuning)
+        await ended(tuning)
+    assert tuning.plan.state == "done" and remote.gone == remote.jobs
 
 
 async def test_what_fails_elsewhere_fails_here(node: Node, autojump_clock: Clock) -> None:

@@ -13,20 +13,20 @@ from typing import Annotated
 import trio
 from msgspec import Meta
 
-from ...dht.errors import NotEnoughDisk
-from ...state.views.jobs import Job, Jobs
-from ...transport.decoding import typed
-from ...transport.errors import CallRefused, LinkClosed, ShoalError, Undecodable
-from ...transport.host.seam import Host
-from ...transport.identity import PeerId
-from ...transport.link.calls import Call, Refusal, Reply
-from ...transport.message import Message, Root
-from ...transport.rates import Bucket, Rate, Rates
-from ..inference.courier import Courier
-from . import defaults
-from .errors import BadSpec
-from .shelf import Shelves
-from .spec import root_of
+from ....dht.errors import NotEnoughDisk
+from ....state.views.jobs import Job, Jobs
+from ....transport.decoding import typed
+from ....transport.errors import CallRefused, LinkClosed, ShoalError, Undecodable
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ....transport.link.calls import Call, Refusal, Reply
+from ....transport.message import Message, Root
+from ....transport.rates import Bucket, Rate, Rates
+from ...inference.courier import Courier
+from .. import defaults
+from ..errors import BadSpec
+from ..shelf import Shelves
+from ..spec import root_of
 
 KEEP = "job.keep"
 _MIB = 2**20
@@ -38,6 +38,23 @@ class Keep(Message, frozen=True):
     job: Root
     blob: Root | None = None
     size: Annotated[int, Meta(ge=0, le=defaults.INPUT_BYTES)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRefusal:
+    """Why a peer does not store a job. `code` and `message` may come from that peer."""
+
+    peer: PeerId
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAnswer:
+    """Whether a peer stores a job, and the last refusal, if there was one."""
+
+    is_stored: bool
+    refusal: KeepRefusal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +93,27 @@ class JobReplication:
         self._total = Bucket(Rate(*defaults.KEEP_TOTAL), host.now())
         courier.handle(KEEP, self._on_keep)
 
-    async def replicate(self, job: str, blob: str = "", size: int = 0, copies: int = 1) -> bool:
+    async def replicate(self, job: str, blob: str = "", size: int = 0) -> bool:
+        """Ask other nodes to store a job and a blob of it. Return whether one does."""
+        return (await self.attempt(job, blob, size)).is_stored
+
+    async def attempt(self, job: str, blob: str = "", size: int = 0, copies: int = 1) -> KeepAnswer:
         """Ask other nodes to store a job and a blob of it, until `copies` of them do. Without a
         blob one is enough, because feeds spread the job.
 
-        Returns False if none does within KEEP_TIME. Further ones get KEEP_MORE seconds after the
-        first.
+        This takes KEEP_TIME at most. Further ones get KEEP_MORE seconds after the first.
         """
         wanted = copies if blob else 1
         waiting = iter(self._some_helpers(job))
-        stored = list[PeerId]()
+        stored, refusals = list[PeerId](), list[KeepRefusal]()
 
         async def ask() -> None:
             """Ask one helper after the other until one stores it."""
             for peer in waiting:
-                if await self._is_kept(peer, message):
+                refusal = await self._refused(peer, message)
+                if refusal is not None:
+                    refusals.append(refusal)
+                else:
                     stored.append(peer)
                     scope.deadline = min(scope.deadline, trio.current_time() + defaults.KEEP_MORE)
                     return
@@ -100,15 +123,16 @@ class JobReplication:
             async with trio.open_nursery() as nursery:
                 for _ in range(wanted):
                     nursery.start_soon(ask)
-        return bool(stored)
+        return KeepAnswer(bool(stored), refusals[-1] if refusals else None)
 
-    async def _is_kept(self, peer: PeerId, message: Mapping[str, object]) -> bool:
+    async def _refused(self, peer: PeerId, message: Mapping[str, object]) -> KeepRefusal | None:
+        """Ask a peer. Return its refusal, or None if it stores what was asked."""
         try:
             await self._courier.meet(peer)
             await self._courier.call(peer, KEEP, message, timeout=defaults.KEEP_TIME)
-        except (CallRefused, LinkClosed):
-            return False
-        return True
+        except (CallRefused, LinkClosed) as error:
+            return KeepRefusal(peer, error.code, error.message)
+        return None
 
     def _some_helpers(self, job: str) -> list[PeerId]:
         """Return a few helpers, a different one first each time. The ones that serve the

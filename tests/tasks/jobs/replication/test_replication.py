@@ -12,7 +12,7 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import Job, Jobs, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.replication import KEEP, JobReplication, ReplicationTerms
+from shoal.tasks.jobs.replication.replication import KEEP, JobReplication, ReplicationTerms
 from shoal.tasks.jobs.shelf import Shelves
 from shoal.tasks.jobs.spec import JobSpec, pack_spec
 from shoal.transport.errors import CallRefused, LinkClosed
@@ -280,12 +280,12 @@ async def test_several_nodes_keep_an_input_and_wait_for_none_that_is_slow(
         keeper = author.courier.nodes[peer] = Node()
         keeper.learn()
         keeper.shelf.blobs[BLOB] = b"x" * 100
-    assert await author.replication.replicate(JOB, BLOB, 100, 3)
+    assert (await author.replication.attempt(JOB, BLOB, 100, 3)).is_stored
     assert sum(BLOB in node.shelf.kept for node in author.courier.nodes.values()) == 3
     for node in author.courier.nodes.values():
         node.shelf.kept.clear()
         node.shelf.blobs.clear()  # so it asks for half a minute
     author.courier.nodes[peers[2]].shelf.blobs[BLOB] = b"x" * 100
     began = trio.current_time()
-    assert await author.replication.replicate(JOB, BLOB, 100, 6)
+    assert (await author.replication.attempt(JOB, BLOB, 100, 6)).is_stored
     assert trio.current_time() - began <= 1 + defaults.KEEP_MORE

@@ -1,0 +1,3 @@
+"""Replication of jobs: other nodes confirm that they store a job with its rows or its output.
+Spec: docs/spec/jobs.md.
+"""
