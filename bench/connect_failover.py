@@ -60,7 +60,7 @@ async def live(town: Town) -> Figures:
 
 async def live_on(town: Town) -> Figures:
     watch(town)
-    one, other = (home.climber for home in town.homes)
+    one, other = (home.node for home in town.homes)
     await trio.sleep(PUBLISH_S)
     try:
         await one.connect(other.peer)
@@ -104,7 +104,7 @@ def figures(town: Town, before: str, ready: bool) -> Figures:
         if not code and ended > town.began and began < town.base + READY_S:
             late.append(ended - max(began, town.base))
     codes = Counter(code for *_, code in town.calls if code)
-    twice = sum(n > 1 for home in town.homes for n in home.climber.calls.values())
+    twice = sum(n > 1 for home in town.homes for n in home.node.calls.values())
     bound = READY_S if ready else TIMEOUT_S
     delays = sorted(round(max(0.0, each), 3) for each in (*late, *town.stalls))
     return {
@@ -126,7 +126,7 @@ def figures(town: Town, before: str, ready: bool) -> Figures:
 def watch(town: Town) -> None:
     """Check the links of the homes: a link that becomes quiet comes back or is lost."""
     for home in town.homes:
-        name, endpoint = home.climber.computer.name, home.climber.endpoint
+        name, endpoint = home.node.computer.name, home.node.endpoint
 
         def tell(what: str, link: Link, *rest: object, name: str = name) -> None:
             words = " ".join(map(str, (what, link.peer[-4:], *rest)))

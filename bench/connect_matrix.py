@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
-from worlds.climber import TransportNode
 from worlds.town import Town, meet
+from worlds.transportnode import TransportNode
 
 from shoal.netsim.netns.backend import KernelHost, KernelWorld
 from shoal.netsim.netns.namespaces import available
@@ -39,7 +39,7 @@ from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.world import World
 from shoal.transport.strategies.dialer import Strategies
 
-MEASURES = ("transport", "netsim", "bench/peers/ladder_side.py")
+MEASURES = ("transport", "netsim", "bench/peers/matrix_side.py")
 
 PUBLIC: Final = "public"
 FOUR: Final = {"none": PUBLIC, "open": "eim-eif", "moderate": "eim-apdf", "strict": "apdm-apdf"}
@@ -77,7 +77,7 @@ VAIN_S: Final = 10.0
 LATENCY_S: Final = 0.02
 _LINK: Final = LinkSpec(up=PipeSpec(delay=0.01), down=PipeSpec(delay=0.01))
 GOAL: Final = 15
-SIDE: Final = Path(__file__).parent / "peers" / "ladder_side.py"
+SIDE: Final = Path(__file__).parent / "peers" / "matrix_side.py"
 KERNEL: Final = {
     "none": None,
     "open": "full-cone",
@@ -255,7 +255,7 @@ def main() -> int:
 
 
 class KernelSide:
-    """Process in a namespace (`peers/ladder_side.py`)."""
+    """Process in a namespace (`peers/matrix_side.py`)."""
 
     def __init__(self, host: KernelHost, seed: int, relay: int = 0) -> None:
         self._process = host.space.start(

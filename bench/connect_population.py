@@ -33,8 +33,8 @@ from random import Random
 from typing import Any, Final
 
 import trio
-from worlds.climber import TransportNode
 from worlds.town import Meeting, Town, meet
+from worlds.transportnode import TransportNode
 
 from shoal.netsim.host import Host
 from shoal.netsim.population import latency
@@ -58,7 +58,7 @@ JOIN_S: Final = 0.4
 SOON_S: Final = 15.0
 GOALS: Final = {"connected": 0.999, "direct": 0.99, "rate": 64_000 * (1 + BURST_S / WINDOW_S)}
 PUBLISHED: Final = 0.70
-RUNGS: Final = Strategies(lan=False)  # every home has one computer
+STRATEGIES: Final = Strategies(lan=False)  # every home has one computer
 
 
 def quotas(kinds: Sequence[VolunteerKind], count: int) -> list[VolunteerKind]:
@@ -159,7 +159,7 @@ class Run:
             drawn = draw_one(population, kind, self.world.streams.get(name, "population"))
             host = build(self.world, name, drawn).host
             assert isinstance(host, Host)
-            node = await self.town.node(host, strategies=RUNGS)
+            node = await self.town.node(host, strategies=STRATEGIES)
             self.drawn[node.peer] = drawn
             if kind is public:
                 self.reachable.append(node)

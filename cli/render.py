@@ -102,9 +102,16 @@ class Streamed:
         return self
 
     def take(self, event: "TextEvent") -> None:
-        """Print the text of an event. Events without text are ignored."""
+        """Print the text of an event. If the answer waits for a node, say so on standard error."""
         if event.event == "text":
             self.write(event.text)
+        elif event.event == "waits" and not self._silent:
+            layers = " and ".join(event.layers)
+            what = f"the nodes with layers {layers} are lost: the answer waits until others have"
+            # The text goes on where it stopped, so the line break is not part of the output.
+            start = "" if self._last in ("", "\n") else "\n"
+            line = f"{what} loaded them, {event.seconds:.0f} s at most"
+            print(start + safe_text(line), file=sys.stderr)
 
     def write(self, text: str, colour: str = "") -> None:
         """Print a text, in the given colour if there is one."""

@@ -49,6 +49,16 @@ COSTS_LOOK = 600.0  # seconds between two looks at whether published costs are s
 COSTS_CHANGE = 0.25  # part by which they may be wrong
 SLOT_LOOK = 60.0  # seconds between two looks at whether a further shard is still needed
 SLOT_IDLE = 600.0  # seconds without a session after which a shard that others serve too is freed
+SLOT_STAY = 60.0  # seconds after its loading for which a shard is not unloaded for another model …
+SLOT_STAY_LOADS = 4.0  # … or this number of times what the loading took
+SLOT_WANTED = 120.0  # … and seconds after its last session, if no other node serves the model
+SHARDS_ASKED = (8, 1.0)  # `shard.ask` of one peer: largest burst, and rate per second
+SHARDS_ASKED_IN_ALL = (32, 8.0)  # … of all peers together
+SHARDS_READ = 4  # models of which a node reads the manifest at once because a gateway asks …
+SHARD_READ_TIME = 4.0  # … and the seconds that each may take
+NODES_ASKED = 4  # nodes that a gateway asks to load a model
+ASK_AGAIN = 5.0  # seconds between two questions whether a node still loads it …
+LOAD_PATIENCE = 180.0  # … and in which a request waits for that in all
 # `stage.probe` of one peer: largest burst, and rate per second. A gateway may have 16 sessions at a
 # stage. If each takes half a second, it asks 32 times a second. An answer takes 0.1 ms.
 PROBES = (64, 32.0)
@@ -125,6 +135,9 @@ CRASHES = 3  # losses of state by stages, without a token in between, after whic
 CRASHES_IN_ALL = 10  # losses of state during one request after which it fails in any case
 RETURN_LOOK = 0.5  # seconds between attempts to open a session at a stage that will return
 RETURN_PATIENCE = 60.0  # seconds that a request waits for a worker that restarts: it takes 2 to 5
+REFILL_CLAIM = 10.0  # seconds for which an answer waits until a node declares that it loads layers
+# that were lost: nodes decide after MOVE_SETTLE and MOVE_JITTER, and longer after earlier moves …
+REFILL_PATIENCE = 600.0  # … and seconds in all, until a node has loaded them
 MEMORY_PATIENCE = 30.0  # seconds for which a request waits until a stage has room for it
 MEMORY_LOOK = 4.0  # … and between two attempts at most
 RESUME_PATIENCE = 600.0  # … if it was preempted there

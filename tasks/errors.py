@@ -44,10 +44,16 @@ class StageLost(SessionError):
     serve its layers again, otherwise "".
     """
 
-    def __init__(self, peer: str, message: str, *, by: str | None = None, cause: str = "") -> None:
-        super().__init__(
-            "stage-lost", message, hint="run it again: another replica may hold those layers"
-        )
+    def __init__(
+        self,
+        peer: str,
+        message: str,
+        *,
+        by: str | None = None,
+        cause: str = "",
+        hint: str = "run it again: another replica may hold those layers",
+    ) -> None:
+        super().__init__("stage-lost", message, hint=hint)
         self.peer = peer
         self.by = by
         self.cause = cause

@@ -66,6 +66,18 @@ def test_the_places_that_a_page_names_exist(name: str) -> None:
         assert (ROOT / place).exists(), f"{name} names `{place}`, which is not there"
 
 
+def test_the_drawing_has_each_room() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    drawn = set(re.findall(r"\b([a-z0-9]+)/", page.split("```")[1])) - {"netsim"}
+    rooms = {
+        folder.name
+        for package in ("node", "tasks", "state", "dht", "transport")
+        for folder in (ROOT / package).iterdir()
+        if (folder / "__init__.py").exists()
+    }
+    assert drawn - {"daemons", "runs"} == rooms, "the drawing in docs/architecture.md"
+
+
 def test_the_index_of_decisions_names_each() -> None:
     folder = ROOT / "docs" / "adr"
     found = re.findall(r"^\| \[(\d{4})\]\((\S+)\)", (folder / "README.md").read_text(), re.M)

@@ -78,7 +78,7 @@ first. TCP repeats a lost ping after 0.2 s and 0.7 s, which is before `SILENT_S`
 PROBED_BYTES: Final = 4 * KIB
 """The queueing delay is not measured while less bulk than this is in flight, in bytes, because so
 few bytes do not fill a buffer."""
-LATER_S: Final = 1.0
+LATER_S: Final = 2.0
 """Longest time, in seconds, that a post marked as not urgent waits for another frame, in order to
 leave together with it.
 """
@@ -208,18 +208,18 @@ TLS_HANDSHAKE_BYTES: Final = 64 * KIB
 # The dialer (dial/).
 STAGGER_S: Final = 0.25
 """Time between the dials to two addresses of a peer, in seconds (RFC 8305, section 8)."""
-CLIMB_S: Final = 10.0
+ATTEMPT_S: Final = 10.0
 """How long the dial to one address may take, in seconds."""
-CLIMB_ADDRESSES: Final = 8
+ATTEMPT_ADDRESSES: Final = 8
 """Largest number of direct addresses of a peer that one connection attempt dials."""
-CLIMB_CIRCUITS: Final = 4
+ATTEMPT_CIRCUITS: Final = 4
 """Largest number of relays named by the peer that one connection attempt uses."""
 RELAYS_STAGGER_S: Final = 1.0
 """Time between the attempts through two relays, in seconds. It is long because a circuit takes
 several round trips to open, and because the capacity of relays is scarce."""
 OPENINGS_PER_RELAY: Final = 3
 """Largest number of circuits that this node opens at the same time through one relay."""
-CLIMB_OWN: Final = 3
+ATTEMPT_OWN: Final = 3
 """Number of this node's own relays that are tried even though the peer does not name them."""
 OWN_RELAYS_S: Final = 1.5
 """Delay before this node's own relays are tried, in seconds, so that the addresses that the peer

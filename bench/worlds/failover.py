@@ -21,7 +21,7 @@ from shoal.transport.link.stream import Stream
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import Strategies
 
-from .climber import TransportNode
+from .transportnode import TransportNode
 
 TIMEOUT_S = 15.0
 READY_S = 5.0
@@ -47,7 +47,7 @@ LASTS_S = {
 class Home:
     """A volunteer: its program, and its router if it has one."""
 
-    climber: TransportNode
+    node: TransportNode
     router: SubnetRouter | None
     kind: str
     numbers: Iterator[int]
@@ -86,16 +86,16 @@ class Town:
     async def publish(self) -> None:
         """Record what the nodes would publish, as long as they have a connected link."""
         while True:
-            for climber in [*self.relays, *(home.climber for home in self.homes)]:
-                if not any(link.connected for link in climber.endpoint.links()):
+            for node in [*self.relays, *(home.node for home in self.homes)]:
+                if not any(link.connected for link in node.endpoint.links()):
                     continue
-                known = self.published.setdefault(climber.peer, [])
-                if not known or known[-1][1] != climber.addresses():
-                    known.append((trio.current_time(), climber.addresses()))
+                known = self.published.setdefault(node.peer, [])
+                if not known or known[-1][1] != node.addresses():
+                    known.append((trio.current_time(), node.addresses()))
             await trio.sleep(0.25)
 
     def link(self) -> Link | None:
-        one, other = (home.climber for home in self.homes)
+        one, other = (home.node for home in self.homes)
         return one.endpoint.link(other.peer)
 
 
@@ -129,11 +129,9 @@ async def build(town: Town) -> None:
             router = world.gateway(f"{name}-router", kind, link=link_spec(rng))
         host = world.host(name, behind=router, link=None if router else link_spec(rng))
         strategies = Strategies(punch_tcp=not relayed, punch_udp=not relayed)
-        climber = TransportNode(
-            host, bytes([9 + number]) * 32, strategies=strategies, book=town.book
-        )
-        town.homes.append(Home(climber, router, kind, iter(range(1, 1 << 30))))
-        await host.start(climber)
+        node = TransportNode(host, bytes([9 + number]) * 32, strategies=strategies, book=town.book)
+        town.homes.append(Home(node, router, kind, iter(range(1, 1 << 30))))
+        await host.start(node)
     async with trio.open_nursery() as nursery:
         for home in town.homes:
             nursery.start_soon(settle, town, home)
@@ -144,9 +142,9 @@ async def settle(town: Town, home: Home) -> None:
     for relay in town.relays:
         ip = relay.computer.addresses()[0]
         at = [relay.address(), type(relay.address())(ip, 443, relay.peer)]
-        await home.climber.connect(relay.peer, at)
+        await home.node.connect(relay.peer, at)
     with trio.move_on_after(30):
-        relays = home.climber.dialer.relays
+        relays = home.node.dialer.relays
         while not relays.reachable and not relays.relays:  # noqa: ASYNC110
             await trio.sleep(0.05)
 
@@ -158,10 +156,10 @@ async def work(town: Town, nursery: trio.Nursery) -> None:
     """Start calls and a stream from each home to the other, as tasks of their computers."""
     for index, home in enumerate(town.homes):
         other = town.homes[1 - index]
-        home.climber.endpoint.handle_stream("pour", partial(pour_in, town, home))
+        home.node.endpoint.handle_stream("pour", partial(pour_in, town, home))
         rng = random.Random(town.rng.random())
-        home.climber.computer.start_soon(nursery, ask, town, home, other, rng, nursery)
-        home.climber.computer.start_soon(nursery, pour, town, home, other)
+        home.node.computer.start_soon(nursery, ask, town, home, other, rng, nursery)
+        home.node.computer.start_soon(nursery, pour, town, home, other)
 
 
 async def ask(
@@ -170,15 +168,15 @@ async def ask(
     while not town.stop:
         await trio.sleep(rng.expovariate(CALLS_PER_S))
         size = rng.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
-        home.climber.computer.start_soon(nursery, call, town, home, other, next(home.numbers), size)
+        home.node.computer.start_soon(nursery, call, town, home, other, next(home.numbers), size)
 
 
 async def call(town: Town, home: Home, other: Home, number: int, size: int) -> None:
     began, code = trio.current_time(), ""
     payload = number.to_bytes(8, "big") * (size // 8)
     try:
-        link = home.climber.endpoint.link(other.climber.peer) or await home.climber.dialer.connect(
-            other.climber.peer, timeout=town.patience
+        link = home.node.endpoint.link(other.node.peer) or await home.node.dialer.connect(
+            other.node.peer, timeout=town.patience
         )
         left = began + town.patience - trio.current_time()
         reply = await link.call("echo", {"n": number}, payload, timeout=left)
@@ -186,13 +184,13 @@ async def call(town: Town, home: Home, other: Home, number: int, size: int) -> N
             code = "wrong-answer"
     except (CallRefused, LinkClosed, DialFailed) as error:
         code = error.code
-        town.say(f"call {number} of {home.climber.computer.name} from {began:.2f}: {code}")
+        town.say(f"call {number} of {home.node.computer.name} from {began:.2f}: {code}")
     town.calls.append((began, trio.current_time(), code))
 
 
 async def pour(town: Town, home: Home, other: Home) -> None:
     """Send a block every 0.2 s that contains the time when it was due."""
-    link = await home.climber.dialer.connect(other.climber.peer, timeout=TIMEOUT_S)
+    link = await home.node.dialer.connect(other.node.peer, timeout=TIMEOUT_S)
     try:
         stream: Stream = await link.open_stream("pour", {})
         while not town.stop:
@@ -204,7 +202,7 @@ async def pour(town: Town, home: Home, other: Home) -> None:
         code = ""
     except (CallRefused, LinkClosed) as error:
         code = error.code
-        town.say(f"the stream of {home.climber.computer.name}: {code}")
+        town.say(f"the stream of {home.node.computer.name}: {code}")
     town.calls.append((inf, trio.current_time(), code))  # its blocks tell how late it was
 
 
@@ -245,7 +243,7 @@ async def relay_killed_beside(town: Town) -> bool:
 
 def used_relay(town: Town) -> TransportNode:
     """Return the relay that the link uses or used; any relay if none is known."""
-    one, other = (home.climber for home in town.homes)
+    one, other = (home.node for home in town.homes)
     for side, peer in ((one, other), (other, one)):
         link = side.endpoint.link(peer.peer)
         for path in link.paths if link is not None else ():
@@ -282,7 +280,7 @@ def one_is_open(town: Town) -> bool:
 async def moved(town: Town) -> bool:
     """Move a laptop from one network to another, with no network in between for a while."""
     home = town.rng.choice(town.homes)
-    host, world = home.climber.computer, town.world
+    host, world = home.node.computer, town.world
     router = world.gateway("new-router", town.rng.choice(KINDS[:-2]), link=link_spec(town.rng))
     plug = host.attachments.pop()
     for address in list(plug.addresses):
@@ -297,7 +295,7 @@ async def moved(town: Town) -> bool:
 
 async def interface_down(town: Town) -> bool:
     home = town.rng.choice(town.homes)
-    what = town.rng.choice((home.router, home.climber.computer)) or home.climber.computer
+    what = town.rng.choice((home.router, home.node.computer)) or home.node.computer
     return await for_a_while(
         town,
         town.rng.uniform(1, 12),
@@ -307,7 +305,7 @@ async def interface_down(town: Town) -> bool:
 
 
 async def slept(town: Town) -> bool:
-    computer = town.rng.choice(town.homes).climber.computer
+    computer = town.rng.choice(town.homes).node.computer
     await for_a_while(
         town,
         town.rng.uniform(5, 60),
@@ -327,13 +325,13 @@ async def for_a_while(
 
 
 async def one_way(town: Town) -> bool:
-    names = [home.climber.computer.name for home in town.homes]
+    names = [home.node.computer.name for home in town.homes]
     town.rng.shuffle(names)
     return await cut_between(town, names, oneway=True)
 
 
 async def silent(town: Town) -> bool:
-    return await cut_between(town, [home.climber.computer.name for home in town.homes])
+    return await cut_between(town, [home.node.computer.name for home in town.homes])
 
 
 async def cut_between(town: Town, names: list[str], *, oneway: bool = False) -> bool:

@@ -40,7 +40,7 @@ _FOLDER = Path("/shoal/dht")
 class Finder:
     """Program for a host (`Host.start`) that keeps its disk across restarts.
 
-    Without `climbs` it only dials addresses directly; with `climbs` it has a complete dialer.
+    It dials addresses only directly, unless it has a `whole_dialer`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Finder:
         seed: bytes,
         *,
         bootstrap: Sequence[Address] = (),
-        climbs: bool = False,
+        whole_dialer: bool = False,
         strategies: Strategies = ALL_STRATEGIES,
         relaying: RelayLimits | None = None,
         port: int = 4001,
@@ -65,7 +65,7 @@ class Finder:
         self.kv: KvIndex
         self.dialer: Dialer | None = None
         self.bootstrap = bootstrap
-        self._climbs = climbs
+        self._whole = whole_dialer
         self._strategies = strategies
         self._relaying = relaying
         self._port = port
@@ -89,7 +89,7 @@ class Finder:
             self._lives += 1
             admission = self._admission or OpenSwarm()
             self.endpoint = Endpoint(host, self.identity, admission=admission)
-            if self._climbs:
+            if self._whole:
                 await self._climb(host, nursery)
             else:
                 await nursery.start(self.endpoint.run, "0.0.0.0", self._port)

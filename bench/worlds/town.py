@@ -18,7 +18,7 @@ from shoal.transport.nat.punch.outcome import PunchOutcome
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import Dialer
 
-from .climber import TransportNode
+from .transportnode import TransportNode
 
 VOLUNTEER: Final = RelayLimits(volunteer=True, rate=1_000_000)
 HTTPS: Final = (("0.0.0.0", 443),)

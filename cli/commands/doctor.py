@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
 
 LOCAL = ("loopback", "offline")  # verdicts for which other nodes cannot make a measurement
-RUNG = "strategy-"  # prefix of the codes of findings about one strategy
+STRATEGY = "strategy-"  # prefix of the codes of findings about one strategy
 
 
 @click.command(
@@ -60,8 +60,8 @@ def _tell(_event: "Measuring") -> None:
 def report(answer: "ReachabilityView", width: int) -> Iterator[str]:
     """Yield the lines of the report, each of at most `width` characters."""
     yield from _wrapped("reachable: ", answer.verdict.sentence, width)
-    general = [each for each in answer.findings if not each.code.startswith(RUNG)]
-    strategies = [each for each in answer.findings if each.code.startswith(RUNG)]
+    general = [each for each in answer.findings if not each.code.startswith(STRATEGY)]
+    strategies = [each for each in answer.findings if each.code.startswith(STRATEGY)]
     if general:
         yield from ("", "findings")
     for each in general:

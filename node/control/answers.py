@@ -4,8 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...tasks.engine.interface import Rules
-from ...tasks.inference.generation import Forwarded, GatewayEvent, GenerateRequest, Routed, Summary
+from ...tasks.engine.interface import Rules, Sampling
+from ...tasks.inference.generation import (
+    Awaited,
+    Forwarded,
+    GatewayEvent,
+    GenerateRequest,
+    Routed,
+    Summary,
+)
 from ...tasks.inference.routing import Hop
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
@@ -47,14 +54,15 @@ class AnswerOperations:
 
     async def run(self, ask: generation.Run, emit: Emit) -> generation.GeneratedText:
         self._base.refuse_when_stopping()
+        sampling = sampling_of(ask, self._host)
 
         async def work(note: Note[generation.TextEvent]) -> generation.GeneratedText:
-            return await self._generate(ask, note)
+            return await self._generate(ask, sampling, note)
 
         kept = self._answers.begin(OWNER, work) if ask.resumable else None
         if kept is None:
-            return await self._generate(ask, _without_size(emit))
-        await emit(generation.AnswerKept(kept.token))
+            return await self._generate(ask, sampling, _without_size(emit))
+        await emit(generation.AnswerKept(kept.token, sampling.seed))
         return await self._answers.follow(kept, 0, emit)
 
     async def resume(self, ask: generation.Resume, emit: Emit) -> generation.GeneratedText:
@@ -69,10 +77,9 @@ class AnswerOperations:
         return generation.Forgotten(True)
 
     async def _generate(
-        self, ask: generation.Run, note: Note[generation.TextEvent]
+        self, ask: generation.Run, sampling: Sampling, note: Note[generation.TextEvent]
     ) -> generation.GeneratedText:
         """Generate an answer. `note` receives its events with their sizes."""
-        sampling = sampling_of(ask, self._host)
         asked = GenerateRequest(
             model=ask.model,
             prompt=ask.prompt,
@@ -90,10 +97,13 @@ class AnswerOperations:
             nonlocal stages, sharer
             if isinstance(event, Routed):
                 stages = tuple(map(_hop_view, event.stages))
-                await note(generation.ChainChosen(stages), CHAIN_BYTES)
+                await note(generation.ChainChosen(stages, sampling.seed), CHAIN_BYTES)
             elif isinstance(event, Forwarded):
                 sharer = event.peer
                 await note(generation.SharerChosen(event.peer), CHAIN_BYTES)
+            elif isinstance(event, Awaited):
+                layers = tuple(f"{start}:{stop}" for start, stop in event.layers)
+                await note(generation.LayersAwaited(layers, event.most_s), CHAIN_BYTES)
             elif event.text:
                 await note(generation.TextPiece(event.text), PIECE_BYTES + 4 * len(event.text))
 

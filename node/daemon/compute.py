@@ -9,6 +9,8 @@ from ...tasks.inference.embedding import encoded
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
 from ...tasks.jobs.services import RowServices
+from ...tasks.placement.demand import Backing
+from ...tasks.serving.asked import AskedShards
 from ...tasks.serving.interface import ServingDevice, ServingSettings
 from ...tasks.serving.slots import Slots
 from ...tasks.tuning.chain.chains import TuningChains
@@ -33,6 +35,9 @@ class ComputeParts:
     def __init__(self, base: Base, network: NetworkParts, content: ContentParts) -> None:
         host, directory, endpoint = base.host, network.directory, network.endpoint
         self._base, self._network, self._content = base, network, content
+        self._witnesses = Witnesses(
+            endpoint, network.dialer, base.library, network.state, base.inviter
+        )
         self.stage = network.stage
         self.models = self._new_models()
         chooses = base.engine is not None and base.config.model is None
@@ -53,6 +58,11 @@ class ComputeParts:
         if base.engine is not None:
             self.chunks = ChunkParts(base, network, content, base.engine)
         self.serving = self._new_serving()
+        if base.engine is not None:
+            AskedShards(
+                host, self.stage, self.serving, content.sources, self._serving_settings(),
+                backing=self._serving_backing,
+            ).listen(network.courier)  # fmt: skip
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
             self.bar,
@@ -94,18 +104,22 @@ class ComputeParts:
         )
 
     def _new_serving(self) -> Slots:
-        base, network = self._base, self._network
-        config = base.config
-        witnesses = Witnesses(
-            network.endpoint, network.dialer, base.library, network.state, base.inviter
-        )
+        base = self._base
         return Slots(
             base.host,
             ServingDevice(self.stage, base.engine, base.no_engine),
             self._content.sources,
-            ServingSettings(base.capacity.memory_bytes, config.model, config.layers, config.dtype),
-            backing=lambda: replace(backing_of(witnesses), slower=self.gateway.slower),
+            self._serving_settings(),
+            backing=self._serving_backing,
         )
+
+    def _serving_settings(self) -> ServingSettings:
+        config, memory = self._base.config, self._base.capacity.memory_bytes
+        return ServingSettings(memory, config.model, config.layers, config.dtype)
+
+    def _serving_backing(self) -> Backing:
+        """Return the evidence for models that the owner did not name."""
+        return replace(backing_of(self._witnesses), slower=self.gateway.slower)
 
     def _is_idle(self) -> bool:
         """Return whether no session is open here and nothing is being fetched."""

@@ -65,5 +65,8 @@ def all_parts() -> Iterator[tuple[str, int]]:
 
 
 def part_of_root(root: str) -> int:
-    """Return the part of the kind `shards` that a model belongs to. `root` is in 64 hex digits."""
+    """Return the part, from 0 to 15, of the feed kind `shards` in which facts about a model belong.
+
+    `root` is the model's root in 64 hex digits.
+    """
     return int(root[0], 16)

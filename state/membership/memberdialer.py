@@ -65,7 +65,7 @@ class MemberDialer:
             paced = -inf if regained else self._regains.due
             wait = max(self._roster.next_due(lost=True), paced) - now
             if self._at_hand < self._wanted(now):
-                first = self._at_hand < defaults.FIRST_LINKS
+                first = self._at_hand < self._first
                 paced = max(self._roster.next_due(), -inf if first else self._next_dial)
                 wait = min(wait, paced - now)
         return wait
@@ -77,6 +77,17 @@ class MemberDialer:
         Quiet links do not count, because they need replacements.
         """
         return len(self._roster.live) + self._dialling
+
+    @property
+    def _first(self) -> int:
+        """The number of links up to which members are dialled at once.
+
+        While many nodes join together, the few that are known with an address would get a link from
+        each of the others. So the third link of a node in a large swarm comes later, when the node
+        knows more members.
+        """
+        few = len(self._roster) <= defaults.FEW_MEMBERS
+        return defaults.FIRST_LINKS if few else defaults.FIRST_LINKS_OF_MANY
 
     @property
     def _lacking(self) -> int:
@@ -112,7 +123,7 @@ class MemberDialer:
 
     def _room(self, now: float) -> int:
         """Return how many members to dial now: the first few all at once, later ones one by one."""
-        links, first = self._at_hand, defaults.FIRST_LINKS
+        links, first = self._at_hand, self._first
         if self.most_links is not None:
             first = min(first, self.most_links)
         if links >= first:

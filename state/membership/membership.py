@@ -239,9 +239,9 @@ class Membership:
         lacks the record pulls it.
         """
         now = self._host.now()
-        for link, authors in self._record_news.take(now):
+        for link, authors, urgent in self._record_news.take(now):
             if told := self.roster.offers(now, authors):
-                self._post(link, "member.digest", encode_digest(told), later=True)
+                self._post(link, "member.digest", encode_digest(told), later=not urgent)
         return max(min(self._record_news.next_at() - now, defaults.MEMBERS_LOOK), _LEAST_WAIT)
 
     async def _compare(self, link: Link) -> None:
@@ -395,8 +395,9 @@ class Membership:
                 continue
             knowing = {link, *self._pulls.tellers(tag_of(record.peer))}
             others = [x for x in self._begun if x not in knowing]
-            serves = record.runs, record.holdings, record.aims
-            new = record.peer == link.peer and not any(serves)
+            all_served = record.runs, record.holdings, record.aims
+            serves = all_served if any(all_served) else None
+            new = record.peer == link.peer and serves is None
             self._record_news.add(record.peer, others, self._host.now(), serves=serves, new=new)
             if self._probing.liveness.is_live(record.peer):
                 self._changed()

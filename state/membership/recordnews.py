@@ -34,8 +34,9 @@ class RecordNews(Generic[AnyLink]):
     """The pending announcements of one node."""
 
     def __init__(self) -> None:
-        # authors to announce, by link; the link that has waited longest comes first
-        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}
+        # authors to announce, by link, and whether that is urgent; the link that has waited longest
+        # comes first
+        self._waiting: dict[AnyLink, dict[PeerId, bool]] = {}
         # (earliest next announcement, what the author served)
         self._next: dict[PeerId, tuple[float, object]] = {}
         # links to announce changes over that wait for that time
@@ -55,24 +56,31 @@ class RecordNews(Generic[AnyLink]):
     ) -> None:
         """Queue an author's record for announcement over these links.
 
-        `serves` is what the author serves. A change of it does not wait for further changes,
-        because routes depend on it. `new` means that the author has just joined and sent the record
-        itself. Such a record waits for HAND_ON_NEW seconds.
+        `serves` is what the author serves, None if it serves nothing. A change of it is urgent and
+        does not wait for further changes, because routes depend on it. `new` means that the author
+        has just joined and sent the record itself. Such a record waits for HAND_ON_NEW seconds.
         """
         others = dict.fromkeys(link for link in links if link.peer != author)
         first = now + defaults.HAND_ON_NEW if new else now
-        due, served = self._next.setdefault(author, (first, serves))
+        due, served = self._next.setdefault(author, (first, None))
         if now < due and serves == served:
             self._changed.setdefault(author, {}).update(others)
             self._changed_due = min(self._changed_due, due)
         else:
-            self._queue(author, others, now, serves)
+            self._queue(author, others, now, serves, urgent=serves != served)
 
     def _queue(
-        self, author: PeerId, links: dict[AnyLink, None], now: float, serves: object
+        self,
+        author: PeerId,
+        links: dict[AnyLink, None],
+        now: float,
+        serves: object,
+        *,
+        urgent: bool = False,
     ) -> None:
         for link in {**links, **self._changed.pop(author, {})}:
-            self._waiting.setdefault(link, {})[author] = None
+            waiting = self._waiting.setdefault(link, {})
+            waiting[author] = urgent or waiting.get(author, False)
         self._next.pop(author, None)
         self._next[author] = now + defaults.HAND_ON_AGAIN, serves
         while len(self._next) > defaults.MEMBERS:
@@ -115,10 +123,10 @@ class RecordNews(Generic[AnyLink]):
         soon = max(self._told_at + defaults.HAND_ON_PAUSE, self._bucket.due)
         return min(soon, self._changed_due)
 
-    def take(self, now: float) -> list[tuple[AnyLink, list[PeerId]]]:
+    def take(self, now: float) -> list[tuple[AnyLink, list[PeerId], bool]]:
         """Remove the batch that is due from the queue.
 
-        Return (link, authors to announce over it) pairs.
+        Return (link, authors to announce over it, whether any of them is urgent) for each link.
         """
         self._add_changed(now)
         if not self._waiting or now < self.next_at():
@@ -126,4 +134,5 @@ class RecordNews(Generic[AnyLink]):
         links = list(islice(self._waiting, int(self._bucket.level(now))))
         self._bucket.take(now, len(links))
         self._told_at = now
-        return [(link, list(self._waiting.pop(link))) for link in links]
+        taken = [(link, self._waiting.pop(link)) for link in links]
+        return [(link, list(authors), any(authors.values())) for link, authors in taken]

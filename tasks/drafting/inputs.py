@@ -37,8 +37,8 @@ class Inputs:
         return self._first + len(self._tokens)
 
     def feed(self, position: int, token: int) -> Work | None:
-        """Take a token from the head. Return what is to be computed, or None if it is being
-        computed already.
+        """Take a token that the head has chosen. Return the positions to compute next, or None if
+        they were sent as drafts before.
 
         Raises ValueError if the head cannot have chosen it, because its position was fed before, or
         its predecessor is not computed.

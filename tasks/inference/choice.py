@@ -26,7 +26,7 @@ from ..costs.tracker import Expected, MeanError, Trackers
 from ..costs.work import EqualRows, ModelWork, ShardWork
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
 from ..engine.interface import Parts, SessionId
-from ..errors import BadMessage
+from ..errors import BadMessage, NoRoute
 from ..placement.links import ReportedTrips
 from ..routing.affinity import NO_PREFIX, Prefix
 from ..routing.beliefs import TOKENS_LEAST, Load, Observed, Shard, Times
@@ -37,7 +37,7 @@ from .courier import Courier
 from .generation import GenerationRun, Model, SessionPurpose
 from .line import Line, RoomRequest, overloaded
 from .routing import Hop, Members, no_route, parts_of, shards_of
-from .session import Probe, StageLoad, parse_dtype
+from .session import SESSION_BYTES, Probe, StageLoad, parse_dtype
 
 _TimesKey = tuple[str, Hop, Capacity, ShardRecord | None]
 _TIMES_KEPT = 4_096  # predicted times of shards on devices, a count
@@ -300,6 +300,14 @@ class Choice:
             run.pace.token_s = min(plan.cost.token_s, MOST_PREDICTED)
         self._plans[session] = plan, wish.prefix
         return run
+
+    def has_chain(self, wish: Wish, without: Collection[str]) -> bool:
+        """Return whether members without the peers in `without` form a chain."""
+        try:
+            self._plan(wish, without, SessionId(bytes(SESSION_BYTES)))
+        except NoRoute:
+            return False
+        return True
 
     def _plan(self, wish: Wish, without: Collection[str], session: SessionId) -> PlannedChain:
         """Return the best chain by what is known now."""

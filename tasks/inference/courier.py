@@ -158,7 +158,10 @@ class Courier:
             return await self._link(peer).call(
                 method, header, payload, priority=priority, timeout=timeout
             )
-        answer = self._handlers[method](Call(peer, dict(header), payload))
+        handler = self._handlers.get(method)
+        if handler is None:  # as a peer without it would refuse
+            raise CallRefused("unknown-method", f"this node does not answer `{method}`")
+        answer = handler(Call(peer, dict(header), payload))
         if isawaitable(answer):
             answer = await answer
         if isinstance(answer, Refusal):

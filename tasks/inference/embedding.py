@@ -17,7 +17,7 @@ import trio
 
 from ..defaults import EMBEDDINGS_AT_ONCE
 from ..errors import NoRoute, PromptTooLong, SessionError
-from .generation import Arrived, Model, Pooled
+from .generation import Arrived, Awaited, Model, Pooled
 from .routing import Hop
 
 Vector: TypeAlias = "array[float]"
@@ -64,6 +64,10 @@ class PooledAnswer:
         """Discard what an earlier chain has summed."""
         await trio.lowlevel.checkpoint()
         self._total = [0.0] * self._hidden
+
+    async def wait(self, event: Awaited) -> None:
+        """Wait for a node. No client hears of it."""
+        await trio.lowlevel.checkpoint()
 
     async def add(self, arrived: Sequence[Arrived | Pooled]) -> bool:
         """Add the sums of spans. Return whether they cover the prompt."""

@@ -26,6 +26,7 @@ from .conversation.conversing import Conversation
 from .conversation.mending import Mending
 from .conversation.opening import Opening
 from .conversation.recomputing import TOP, KnownAnswer, Recomputed, Ties
+from .conversation.refilling import Refilling
 from .conversation.replacing import Replacing
 from .conversation.routes import Routes, Seek
 from .conversation.runs import OpenRuns
@@ -107,7 +108,8 @@ class Gateway:
         """The errors of predictions about answers."""
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
         mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
-        replacing = Replacing(host, routes, self._opening, mending)
+        refilling = Refilling(host, courier, directory)
+        replacing = Replacing(host, routes, self._opening, mending, refilling)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
         self._conversation = Conversation(
             *(host, courier, self._opening, replacing, self._windows), standing

@@ -135,7 +135,16 @@ class Forwarded:
     peer: PeerId
 
 
-GatewayEvent = Routed | Forwarded | TextDelta
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Event: the answer waits until a node has loaded the layers of lost stages. `layers` are
+    ranges, each with an exclusive end. It waits for `most_s` seconds at most."""
+
+    layers: tuple[tuple[int, int], ...]
+    most_s: float
+
+
+GatewayEvent = Routed | Forwarded | Awaited | TextDelta
 Emit = Callable[[GatewayEvent], Awaitable[None]]
 
 

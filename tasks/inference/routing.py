@@ -18,6 +18,7 @@ __all__ = [
     "Members",
     "Preference",
     "find_route",
+    "holes_of",
     "largest_room",
     "no_route",
     "parts_of",

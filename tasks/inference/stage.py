@@ -136,6 +136,11 @@ class Stage:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         return self._all.idle_time(number, self._host.now())
 
+    def unused_time(self, number: int) -> float:
+        """Return for how many seconds nothing has used a shard: 0 if a session, a standby or a
+        tuning does."""
+        return self._all.unused_time(number, self._host.now())
+
     def speed(self, root: str, parts: Parts) -> ServedSpeed:
         """Return the speed of a shard, as predicted and measured."""
         return self._all.speed(root, parts)

@@ -161,6 +161,16 @@ class StageSessions:
             return 0.0
         return now - served.used
 
+    def unused_time(self, number: int, now: float) -> float:
+        """Return for how many seconds nothing has used a shard: 0 if a session, a standby or a
+        tuning does."""
+        served = self.shards.get(number)
+        if served is None or served.tunings or self.of_shard(served):
+            return 0.0
+        if any(session.served is served for session in self.opening):
+            return 0.0
+        return now - served.used
+
     def speed(self, root: str, parts: Parts) -> ServedSpeed:
         """Return the speed of a shard; that of a shard that is not held is unknown."""
         for served in self.shards.values():

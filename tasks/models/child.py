@@ -141,7 +141,8 @@ def _outcome(arguments: argparse.Namespace, folder: Path, reports: Reports) -> C
     except ShoalError as error:
         return _failed(getattr(error, "code", "bad-model"), error.message, error.hint)
     except MemoryError:
-        return _failed("too-large", "converting the model takes too much memory", None)
+        hint = "end other programs, or convert it on a machine with more memory"
+        return _failed("too-large", "converting the model takes too much memory", hint)
     except Exception as error:  # noqa: BLE001  (the only place: it processes untrusted files)
         what = f"{type(error).__name__}: {error}"
         hint = "download it again; if the error stays, its publisher made a mistake"

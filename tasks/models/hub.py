@@ -11,16 +11,17 @@ import hashlib
 import os
 import re
 import shutil
+import socket
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
 from ipaddress import ip_address
 from pathlib import Path
-from socket import getaddrinfo
 from typing import IO, Annotated, Final, NoReturn, TypeVar
 
 from msgspec import Meta
@@ -126,7 +127,8 @@ def _locked(folder: Path) -> bool:
 
 
 class Patience:
-    """Times in seconds: `quiet` without a byte, and `window` in which LEAST bytes must arrive."""
+    """Times in seconds: `quiet` without a byte, and `window` in which the head of an answer, and
+    then each LEAST bytes, must arrive."""
 
     LEAST: Final = 1 << 16
 
@@ -151,7 +153,8 @@ class Hub:
         self._token = token
         self._patience = patience or Patience()
         follow = _Redirects(parsed.scheme, not _is_public(parsed.hostname))
-        self._opener = urllib.request.build_opener(follow)
+        connections = _Connections(self._patience.window)
+        self._opener = urllib.request.build_opener(follow, connections)
 
     def download(self, name: str, folder: Path, note: Note) -> None:
         """Download the files of `org/name` that make a model into a folder.
@@ -315,6 +318,67 @@ class Hub:
         )
 
 
+class _InTime:
+    """Part of a connection: an answer's head must arrive within `seconds`. The timeout of a socket
+    counts from byte to byte, so a hub could send a head for ever."""
+
+    sock: socket.socket
+    seconds = 60.0
+    _late = False
+
+    def getresponse(self) -> HTTPResponse:
+        """Raises TimeoutError if the head takes longer."""
+        watch = threading.Timer(self.seconds, self._end)
+        watch.daemon = True
+        watch.start()
+        try:
+            found: HTTPResponse = super().getresponse()  # type: ignore[misc]
+        except (OSError, HTTPException):
+            if self._late:
+                raise TimeoutError from None
+            raise
+        finally:
+            watch.cancel()
+        return found
+
+    def _end(self) -> None:
+        self._late = True
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Http(_InTime, HTTPConnection):
+    """An http connection."""
+
+
+class _Https(_InTime, HTTPSConnection):
+    """An https connection."""
+
+
+class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens connections on which the head of an answer must arrive within `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(self._http, req)  # type: ignore[arg-type]
+
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(self._https, req)  # type: ignore[arg-type]
+
+    def _http(self, host: str, timeout: float) -> HTTPConnection:
+        made = _Http(host, timeout=timeout)
+        made.seconds = self._seconds
+        return made
+
+    def _https(self, host: str, timeout: float) -> HTTPConnection:
+        made = _Https(host, timeout=timeout)
+        made.seconds = self._seconds
+        return made
+
+
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects that a hub needs: to https, and from a public host to public hosts."""
 
@@ -360,7 +424,7 @@ def _bad_redirect(where: str) -> NoReturn:
 def _is_public(host: str) -> bool:
     """Return whether all addresses of a host are public. An unknown host counts as public."""
     try:
-        found = {str(each[4][0]).partition("%")[0] for each in getaddrinfo(host, None)}
+        found = {str(each[4][0]).partition("%")[0] for each in socket.getaddrinfo(host, None)}
     except OSError:
         return True
     return all(ip_address(each).is_global for each in found)

@@ -26,7 +26,8 @@ def _quantise(arguments: argparse.Namespace, folder: Path, note: Note) -> Result
 
     library, precision = arguments.options
     if precision not in get_args(Precision):
-        raise ModelError("bad-precision", f"`{precision}` is none of {get_args(Precision)}")
+        names = ", ".join(get_args(Precision))
+        raise ModelError("bad-precision", f"`{precision}` is no precision", hint=f"use {names}")
     return _written(quantised_model(Path(library), arguments.source, precision), folder, note)
 
 

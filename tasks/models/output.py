@@ -163,7 +163,11 @@ def _check_whole(
         entry = header[name]
         assert isinstance(entry, dict)
         if end != start + entry["data_offsets"][1]:
-            raise ModelError("truncated", f"the source has not all values of `{output.role}`")
+            raise ModelError(
+                "truncated",
+                f"the source lacks values of `{output.role}`",
+                hint="download the model again; if the error stays, its publisher made a mistake",
+            )
 
 
 def is_ours(config: Mapping[str, object]) -> bool:

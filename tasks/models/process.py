@@ -49,7 +49,11 @@ async def converted(
     try:
         child = await host.spawn(CHILD, [str(folder), *arguments], {**_ENVIRONMENT, TOKEN: token})
     except (OSError, HostError) as error:
-        raise ModelError("no-process", f"the converting process did not start: {error}") from None
+        raise ModelError(
+            "no-process",
+            f"the converting process did not start: {error}",
+            hint="end other programs, then repeat the command",
+        ) from None
     try:
         found = await _outcome(child, progress)
         if found.kind == "failed":

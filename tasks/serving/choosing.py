@@ -28,7 +28,7 @@ class Choosing:
     """Choice of the model that one node serves.
 
     `model` is the name that the owner gave, or None. `say` receives sentences about the progress,
-    for a person.
+    for a person. `memory` returns the bytes that the node has for the model.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Choosing:
         backing: Callable[[], Backing],
         find: Find,
         say: Callable[[str], None],
+        memory: Callable[[], int],
     ) -> None:
         self._host = host
         self._directory = directory
@@ -47,7 +48,8 @@ class Choosing:
         self._backing = backing
         self._find = find
         self._say = say
-        self._unfit = set[str]()
+        self._memory = memory
+        self._unfit: dict[str, int] = {}  # by root: the bytes in which no layer of it fitted
         self.meant: NameMeaning | None = None
         """The owner's model, or None until its name is resolved."""
 
@@ -85,7 +87,8 @@ class Choosing:
 
     async def _other(self, root: str, taken: Callable[[], Collection[str]]) -> ServingChoice | None:
         members, own = self._directory.members(), self._directory.own().peer
-        unfit = frozenset({*self._unfit, *taken()})
+        memory = self._memory()
+        unfit = {root for root, tried in self._unfit.items() if memory <= tried} | {*taken()}
         backing = self._backing()
         choice = await self._host.offload(choose_other, members, own, root, backing, unfit)
         if choice is not None and choice.root in taken():  # another slot was faster
@@ -104,8 +107,9 @@ class Choosing:
             await trio.sleep(SLOT_PAUSE)  # less often than for the first model
 
     def does_not_fit(self, root: str) -> None:
-        """Exclude a model of which not even one layer fits on this node from later choices."""
-        self._unfit.add(root)
+        """Exclude a model of which not even one layer fits on this node from later choices, until
+        the node has more memory for it."""
+        self._unfit[root] = self._memory()
 
     async def _wanted(self) -> ServingChoice | None:
         """Return the choice from what is known now, or None if there is no reason to serve any

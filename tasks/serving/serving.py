@@ -10,25 +10,26 @@ from typing import NoReturn
 import trio
 from trio import TaskStatus
 
-from ...state.membership.record import Rank, ShardRecord
+from ...state.membership.record import Rank
 from ...transport import naming
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
-from ..defaults import COSTS_LOOK, DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
+from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
-from ..engine.families import Architecture, kv_room, weight_bytes
-from ..engine.interface import Loaded
+from ..engine.families import Architecture, weight_bytes
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import Span
 from ..placement.demand import Backing, ServingChoice, is_spare
 from ..placement.holes import no_fit
 from ..placement.precision import way_out
-from ..placement.shard import held_of, shard_of
+from ..placement.shard import shard_of
 from .choosing import Choosing
 from .files import ShardFiles, ShardPlan
 from .interface import Phase, RestartingEngine, ServingDevice, ServingSettings, ServingStatus, Slot
+from .publishing import PublishedShard
 from .standing import ModelStanding
+from .turn import SlotTurn
 
 # Error codes of an engine that has read a damaged chunk. Other faults of a model share them.
 DAMAGE = ("digest-mismatch", "bad-tensor")
@@ -55,19 +56,20 @@ class Serving:
         self._host = host
         self._files = ShardFiles(host, sources)
         self._standing = ModelStanding(host, sources.directory, slot.memory, backing)
+        self._slot = slot
         self._choosing = self._new_choosing(host, sources, settings.model, backing)
         self._device = device
         self._sources = sources
         self._directory = sources.directory
         self._settings = settings
-        self._slot = slot
         self._backing = backing
         self._why = ""
         self._chosen: str | None = None  # root of a chosen model, until layers of it are
+        self._turn = SlotTurn()
         self.loaded_bytes = 0
         """Memory in bytes of the loaded shard: its weights and the KV reserved for it."""
         self._plan: ShardPlan | None = None
-        self._published: str | None = None  # root of the published shard
+        self._published = PublishedShard(sources.directory, device.stage, slot.number)
         self.serves = trio.Event()
         """Set when the slot has served for the first time."""
         self._restarted = trio.Event()
@@ -90,6 +92,7 @@ class Serving:
             backing=backing,
             find=sources.find,
             say=lambda text: self._say("choosing", text),
+            memory=self._slot.memory,
         )
 
     @property
@@ -125,12 +128,13 @@ class Serving:
             meant.root if meant else None,
             self._standing.root,
             self._chosen,
+            self._turn.asked,
         )
         return {root for root in roots if root is not None}
 
     def status(self) -> ServingStatus:
         """Return the progress towards serving. The member record has the shard itself."""
-        return replace(self._state, why=self._why or None, root=self._published)
+        return replace(self._state, why=self._why or None, root=self._published.root)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Serve until cancelled. After a failure, `status` shows the reason and serving is
@@ -211,26 +215,63 @@ class Serving:
             if error.code in DAMAGE:
                 await self._files.drop_damaged(plan, self._describe(plan))
             raise
-        await self._until_changed(plan)
-        if self._plan is plan:  # the engine has restarted and loads the same layers
-            self._suspend()
-        else:
-            self._withdraw()
-            await engine.unload(self._slot.number)
+        try:
+            await self._until_changed(plan)
+            if self._plan is plan:  # the engine has restarted and loads the same layers
+                self._suspend()
+            else:
+                self._withdraw()
+                await engine.unload(self._slot.number)
+        finally:
+            self._turn.unloaded.set()
 
     # Choosing.
 
     async def _choose(self) -> ShardPlan:
-        if self._slot.number:
-            choice = await self._choosing.model_beside(self._slot.taken)
-        else:
-            choice = await self._choosing.model()
+        choice = await self._turn.choice(self._next_choice)
         self._why = f"{self._name(choice.root)}: {choice.why}"
         self._chosen = choice.root
         try:
             return await self._place(choice.root)
         finally:
             self._chosen = None
+
+    async def _next_choice(self) -> ServingChoice:
+        if self._slot.number:
+            return await self._choosing.model_beside(self._slot.taken)
+        return await self._choosing.model()
+
+    # Leaving for a model that is asked for (asked.py).
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the slot waits for a model."""
+        return self._turn.waits
+
+    @property
+    def held(self) -> ShardPlan | None:
+        """The loaded shard, or None while there is none."""
+        return self._plan if self._turn.loaded is not None else None
+
+    @property
+    def stays_s(self) -> float:
+        """Seconds for which the loaded shard must not be unloaded for another model."""
+        return self._turn.stays_s(self._host.now())
+
+    def leave_for_another(self) -> trio.Event:
+        """Withdraw the loaded shard at once, so that no session uses it any more. Return an event
+        that is set when the engine has unloaded it."""
+        event = self._turn.unloaded = trio.Event()
+        loaded, self._plan = self._turn.loaded, None
+        self._standing.give_up()
+        self._withdraw()
+        assert loaded is not None  # the caller has looked
+        loaded.cancel()
+        return event
+
+    def take(self, root: str, after: Collection[trio.Event]) -> None:
+        """Serve a model next, as soon as the events in `after` are set. The slot has no shard."""
+        self._turn.give(root, after)
 
     def _fixed(self, arch: Architecture) -> Span | None:
         """Return the layers that the owner named, or None if there are none.
@@ -277,13 +318,17 @@ class Serving:
     async def _until_changed(self, plan: ShardPlan) -> None:
         """Wait until the engine has restarted or the chunks of other layers have been fetched."""
         async with trio.open_nursery() as nursery:
-            if self._slot.number:
-                nursery.start_soon(self._until_spare, plan, nursery.cancel_scope)
-            if self._settings.layers is None:
-                nursery.start_soon(self._change, plan, nursery.cancel_scope)
-            nursery.start_soon(self._correct_costs, plan)
-            await self._restarted.wait()
-            nursery.cancel_scope.cancel()
+            self._turn.loaded = nursery.cancel_scope
+            try:
+                if self._slot.number:
+                    nursery.start_soon(self._until_spare, plan, nursery.cancel_scope)
+                if self._settings.layers is None:
+                    nursery.start_soon(self._change, plan, nursery.cancel_scope)
+                nursery.start_soon(self._published.correct_costs, plan)
+                await self._restarted.wait()
+                nursery.cancel_scope.cancel()
+            finally:
+                self._turn.loaded = None
 
     async def _until_spare(self, plan: ShardPlan, loaded: trio.CancelScope) -> None:
         """Wait until other nodes serve the model and no session has used this shard for long. Then
@@ -298,21 +343,6 @@ class Serving:
                 self._standing.give_up()
                 loaded.cancel()
                 return
-
-    async def _correct_costs(self, plan: ShardPlan) -> None:
-        """Publish the costs of the shard again whenever measured steps have changed them much."""
-        while True:
-            await trio.sleep(COSTS_LOOK)
-            speed = self._device.stage.speed(plan.root, plan.parts)
-            shards = self._directory.own().shards
-            right = tuple(
-                replace(shard, costs=speed.costs)
-                if shard.root == plan.root and speed.differs(shard.costs)
-                else shard
-                for shard in shards
-            )
-            if right != shards:
-                self._directory.publish(shards=right)
 
     async def _change(self, plan: ShardPlan, loaded: trio.CancelScope) -> None:
         """Choose and fetch the layers to serve next, while the loaded layers are still served."""
@@ -420,50 +450,23 @@ class Serving:
         )
         weights = await self._host.offload(weight_bytes, plan.arch, plan.parts, plan.dtype)
         self.loaded_bytes = weights + shard.kv_bytes
+        began = self._host.now()
         loaded = await engine.load(shard, self._slot.number)
+        self._turn.began(self._host.now(), self._host.now() - began)
         self._restarted = trio.Event()  # restarts before this moment do not concern the shard
-        self._device.stage.serve(held_of(shard, plan.arch), self._slot.number, loaded.costs)
-        tokens = kv_room(plan.arch, plan.parts, plan.dtype, shard.kv_bytes).positions
-        self._publish(plan, tokens, loaded)
+        self._published.publish(plan, shard, loaded)
         self.serves.set()
         self._state = ServingStatus("serving", self._serves(plan))
 
-    def _publish(self, plan: ShardPlan, tokens: int, loaded: Loaded) -> None:
-        parts = plan.parts
-        self._published = plan.root
-        record = ShardRecord(
-            root=plan.manifest.root,
-            embedding=parts.embedding,
-            start=parts.start,
-            stop=parts.stop,
-            head=parts.head,
-            dtype=plan.dtype,
-            kv_tokens_free=tokens,
-            exactness=loaded.exactness,
-            costs=loaded.costs,
-        )
-        self._directory.publish(shards=(*self._other_shards(), record))
-
     def _suspend(self) -> None:
-        """Stop the stage for a reload. The shard stays published: routes and placement rely on it.
-
-        Gateways would otherwise find no route, and other nodes would load these layers.
-        """
+        """Stop the stage for a reload. The shard stays published."""
         self.loaded_bytes = 0
-        self._device.stage.withdraw(self._slot.number)
+        self._published.suspend()
 
     def _withdraw(self) -> None:
         """Stop the stage and remove the shard from the member record."""
-        self._suspend()
-        others = self._other_shards()
-        self._published = None
-        if others != self._directory.own().shards:
-            self._directory.publish(shards=others)
-
-    def _other_shards(self) -> tuple[ShardRecord, ...]:
-        """Return the shards in the other slots, as published."""
-        shards = self._directory.own().shards
-        return tuple(shard for shard in shards if shard.root != self._published)
+        self.loaded_bytes = 0
+        self._published.withdraw()
 
     def leave(self) -> None:
         """Withdraw the aim and claim no more layers, because this node is stopping."""

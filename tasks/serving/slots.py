@@ -32,22 +32,25 @@ class Slots:
     ) -> None:
         """Create the service. `backing` returns the evidence for models that the owner did not
         name."""
-        self._memory = settings.memory
+        self.memory = settings.memory
+        """Memory in bytes for the shards: their weights and KV. Trainings reserve some of it."""
         self._guard = sources.guard
         self._reports = LinkReports(sources.directory, backing) if device.engine else None
-        chosen = settings.model is not None or settings.layers is not None
-        count = 1 if chosen or device.engine is None else SLOTS
-        self._all = [
+        self.pinned = settings.model is not None or settings.layers is not None
+        """Whether the owner chose what is served."""
+        count = 1 if self.pinned or device.engine is None else SLOTS
+        self.all = [
             Serving(host, device, sources, settings, self._slot(number), backing=backing)
             for number in range(count)
         ]
+        """The services of the slots, by their numbers."""
 
     def _slot(self, number: int) -> Slot:
         def others() -> Collection[Serving]:
-            return [each for at, each in enumerate(self._all) if at != number]
+            return [each for at, each in enumerate(self.all) if at != number]
 
         def memory() -> int:
-            return self._memory - sum(each.loaded_bytes for each in others())
+            return self.memory - sum(each.loaded_bytes for each in others())
 
         def taken() -> Collection[str]:
             return {root for each in others() for root in each.roots}
@@ -57,24 +60,34 @@ class Slots:
     @property
     def loaded_bytes(self) -> int:
         """Memory in bytes of the loaded shards: their weights and the KV reserved for them."""
-        return sum(each.loaded_bytes for each in self._all)
+        return sum(each.loaded_bytes for each in self.all)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the offered memory that no shard and no training has."""
+        return self.memory - self.loaded_bytes
+
+    def reserve(self, size: int) -> None:
+        """Load no layers into `size` bytes of the memory, because a training uses them. A negative
+        number gives bytes back."""
+        self.memory -= size
 
     def is_for(self, root: str) -> bool:
         """Return whether the owner named this model or this node has chosen it."""
-        return any(root in each.roots for each in self._all)
+        return any(root in each.roots for each in self.all)
 
     @property
     def phase(self) -> Phase:
         """The phase of the first slot."""
-        return self._all[0].phase
+        return self.all[0].phase
 
     def status(self) -> ServingStatus:
         """Return the progress of the first slot."""
-        return self._all[0].status()
+        return self.all[0].status()
 
     def beside(self) -> list[ServingStatus]:
         """Return the progress of the further slots that have chosen a model."""
-        return [each.status() for each in self._all[1:] if each.roots]
+        return [each.status() for each in self.all[1:] if each.roots]
 
     async def changed(self) -> None:
         """Wait until the result of `status` or `beside` changes."""
@@ -84,13 +97,13 @@ class Slots:
                 await serving.changed()
                 nursery.cancel_scope.cancel()
 
-            for each in self._all:
+            for each in self.all:
                 nursery.start_soon(one, each)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            for number, each in enumerate(self._all):
+            for number, each in enumerate(self.all):
                 nursery.start_soon(self._run_one, number, each)
             if self._reports is not None:
                 self._guard.start_repeated(nursery, "members that serve", self._reports.run)
@@ -99,15 +112,15 @@ class Slots:
     async def _run_one(self, number: int, serving: Serving) -> None:
         """Run a slot as soon as the slot before it serves, since it gets what that one leaves."""
         if number:
-            await self._all[number - 1].serves.wait()
+            await self.all[number - 1].serves.wait()
         await serving.run()
 
     def bar(self, why: str | None) -> None:
         """Stop serving for the reason `why`, or allow serving again if `why` is None."""
-        for each in self._all:
+        for each in self.all:
             each.bar(why)
 
     def leave(self) -> None:
         """Withdraw all aims and claim no more layers, because this node is stopping."""
-        for each in self._all:
+        for each in self.all:
             each.leave()

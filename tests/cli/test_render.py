@@ -8,6 +8,7 @@ import pytest
 
 from shoal.cli import render
 from shoal.cli.main import invoke
+from shoal.node.control.messages import generation
 from shoal.node.control.messages.encoding import decode
 from shoal.node.control.messages.node import Status
 
@@ -323,3 +324,17 @@ def test_ids_are_cut_to_a_beginning() -> None:
     assert render.short(peer, [peer, other]) == "12D3KooWAbCdEfx"
     assert render.short("ab" * 32) == "ab" * 6
     assert render.short("\x1b[31m") == r"\x1b[31m"
+
+
+def test_an_answer_that_waits_says_so_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    waits = generation.LayersAwaited(("2:5", "\x1b5:6"), 600.0)
+    with render.Streamed() as text:
+        text.take(generation.TextPiece("Once "))
+        text.take(waits)
+        text.take(generation.TextPiece("more"))
+    with render.Streamed(silent=True) as silent:
+        silent.take(waits)
+    out, err = capsys.readouterr()
+    assert out == "Once more\n", "the text as a pipe gets it is unchanged"
+    assert err.startswith("\nthe nodes with layers 2:5 and ") and "600 s at most" in err
+    assert "\x1b" not in err and err.count("lost") == 1

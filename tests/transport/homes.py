@@ -5,8 +5,8 @@ from typing import Any
 
 import trio
 
-from bench.worlds.climber import TransportNode
 from bench.worlds.town import Town, is_direct
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
 from shoal.transport.errors import DialFailed

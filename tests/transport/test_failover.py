@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from bench.worlds.climber import TransportNode
 from bench.worlds.town import Town
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.transport import defaults

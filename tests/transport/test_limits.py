@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 import trio
 
-from bench.worlds.climber import TransportNode
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.defaults import ACCEPT_PAUSE_S, REFUSALS_BURST, REFUSALS_PER_S

@@ -58,7 +58,7 @@ def order(
 ) -> list[AddressAttempt]:
     """Return the addresses to dial, and when.
 
-    There are at most `defaults.CLIMB_ADDRESSES` direct addresses and `defaults.CLIMB_CIRCUITS`
+    There are at most `defaults.ATTEMPT_ADDRESSES` direct addresses and `defaults.ATTEMPT_CIRCUITS`
     relays. `linked` are the peers to which this node has a direct link; relays among them come
     first. `own` are relays at which this node has a reservation: they may know or find the peer
     even if the peer does not name them.
@@ -70,7 +70,7 @@ def order(
     far = [each for each in tcp if path_kind_to(each.host) is PathKind.DIRECT]
     direct = [*near, *_alternate(far)] if allows.direct else []
     direct += udp if allows.udp else []
-    direct = list(dict.fromkeys(direct))[: defaults.CLIMB_ADDRESSES]
+    direct = list(dict.fromkeys(direct))[: defaults.ATTEMPT_ADDRESSES]
     step, apart = defaults.STAGGER_S, defaults.RELAYS_STAGGER_S
     found = [
         AddressAttempt(peer, address, path_kind_to(address.host), index * step)
@@ -81,7 +81,7 @@ def order(
         found += [
             AddressAttempt(peer, address, PathKind.RELAYED, first + index * apart, tuple(others))
             for index, (address, *others) in enumerate(
-                _by_relay(circuits, linked)[: defaults.CLIMB_CIRCUITS]
+                _by_relay(circuits, linked)[: defaults.ATTEMPT_CIRCUITS]
             )
         ]
         named = {each.relay.peer for each in circuits if each.relay is not None}
@@ -89,7 +89,7 @@ def order(
         first = defaults.OWN_RELAYS_S if found else 0.0
         found += [
             AddressAttempt(peer, relay.through(peer), PathKind.RELAYED, first + index * apart)
-            for index, relay in enumerate(ours[: defaults.CLIMB_OWN])
+            for index, relay in enumerate(ours[: defaults.ATTEMPT_OWN])
         ]
     return sorted(found, key=lambda each: each.after)
 
@@ -114,7 +114,7 @@ def _by_relay(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[l
         if each.relay is not None and each.relay.peer is not None:
             found.setdefault(each.relay.peer, []).append(each)
     order = sorted(found, key=lambda relay: relay not in linked)
-    return [found[relay][: defaults.CLIMB_CIRCUITS] for relay in order]
+    return [found[relay][: defaults.ATTEMPT_CIRCUITS] for relay in order]
 
 
 class ConnectionAttempt:

@@ -55,7 +55,7 @@ class ConnectionAttempts:
         self._endpoint = endpoint
         self._plan = plan
         self._tasks = tasks
-        self._climbs: dict[PeerId, ConnectionAttempt] = {}
+        self._running: dict[PeerId, ConnectionAttempt] = {}
         self._searches: dict[PeerId, RetryRounds[None]] = {}  # searches, by the peer of the link
 
     def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> ConnectionAttempt:
@@ -63,26 +63,26 @@ class ConnectionAttempts:
 
         A new attempt lasts at most `timeout` seconds.
         """
-        climb = self._climbs.get(peer)
-        if climb is not None and not climb.over and not climb.spent:
-            return climb
-        climb = self._climbs[peer] = ConnectionAttempt(peer, self._endpoint)
-        if not self._tasks.start(peer, self._run, climb, addresses, timeout):
-            climb.finish()
-        return climb
+        attempt = self._running.get(peer)
+        if attempt is not None and not attempt.over and not attempt.spent:
+            return attempt
+        attempt = self._running[peer] = ConnectionAttempt(peer, self._endpoint)
+        if not self._tasks.start(peer, self._run, attempt, addresses, timeout):
+            attempt.finish()
+        return attempt
 
     async def _run(
-        self, climb: ConnectionAttempt, addresses: Sequence[Address], timeout: float
+        self, attempt: ConnectionAttempt, addresses: Sequence[Address], timeout: float
     ) -> None:
         """Run a connection attempt to its end, and remove it."""
-        attempts = self._plan.attempts(climb.peer, addresses, True)
+        attempts = self._plan.attempts(attempt.peer, addresses, True)
         try:
             with trio.move_on_after(timeout):
-                await climb.run(attempts, self._plan.attempt)
+                await attempt.run(attempts, self._plan.attempt)
         finally:
-            climb.finish()
-            if self._climbs.get(climb.peer) is climb:
-                del self._climbs[climb.peer]
+            attempt.finish()
+            if self._running.get(attempt.peer) is attempt:
+                del self._running[attempt.peer]
 
     async def fetch(self, peer: PeerId) -> None:
         """Dial a peer, as a relay, because another node wants to reach the peer through this node.
@@ -120,7 +120,7 @@ class ConnectionAttempts:
 
     async def _look_once(self, peer: PeerId) -> None:
         """Try the peer's addresses once."""
-        with trio.move_on_after(defaults.CLIMB_S):
+        with trio.move_on_after(defaults.ATTEMPT_S):
             attempts = self._plan.attempts(peer, self._plan.book(peer), True)
             await ConnectionAttempt(peer, self._endpoint).run(attempts, self._plan.attempt)
 

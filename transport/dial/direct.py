@@ -86,7 +86,7 @@ class Direct:
         if self._udp is None:
             raise DialFailed("no-udp", "this node has no UDP port")
         try:
-            pipe = await self._udp.dial((address.host, address.port), timeout=defaults.CLIMB_S)
+            pipe = await self._udp.dial((address.host, address.port), timeout=defaults.ATTEMPT_S)
         except OSError as error:
             raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
         path_kind, name = path_kind_to(address.host), str(address)

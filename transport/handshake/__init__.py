@@ -1,5 +1,5 @@
 """From a byte stream to an authenticated peer: TLS 1.3 with libp2p's certificate, and the hello.
 
 Public: `SecureStream`, `Certificate`, `Tls`, `Admission` and its implementations (`OpenSwarm`,
-`Invited`), `Door`, and `Connected`, the result. Imports `host/` and `lane/`.
+`Invited`), `HelloExchange`, and `Connected`, the result. Imports `host/` and `lane/`.
 """

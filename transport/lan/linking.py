@@ -58,5 +58,5 @@ class Neighbourhood:
     async def _dial(self, address: Address) -> None:
         with suppress(DialFailed):
             await self._endpoint.reach(
-                address, timeout=defaults.CLIMB_S, path_kind=PathKind.LAN, sure=True
+                address, timeout=defaults.ATTEMPT_S, path_kind=PathKind.LAN, sure=True
             )

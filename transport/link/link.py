@@ -240,7 +240,7 @@ class Link:
     ) -> None:
         """Send a call that needs no reply. Never blocks.
 
-        If `later`, the frame may wait up to a second, so that it leaves together with another one.
+        If `later`, the frame may wait up to two seconds, so that it leaves with another one.
         Posts of one link and priority are delivered in order, each at most once. Raises CallRefused
         with code `too-large` as `call` does, and LinkClosed if the link has ended. If the peer
         accepts no data while twice `Limits.backlog_bytes` are queued, the link ends (`backlog`).

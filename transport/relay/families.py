@@ -54,7 +54,7 @@ class Families:
     async def _dial(self, address: Address, done: trio.Event) -> None:
         """Dial one address of a relay, and set `done` at the end."""
         with suppress(DialFailed):
-            await self._endpoint.reach(address, timeout=defaults.CLIMB_S)
+            await self._endpoint.reach(address, timeout=defaults.ATTEMPT_S)
         done.set()
 
     def _missing(self, relay: Address) -> list[Address]:

@@ -127,14 +127,14 @@ class Circuits:
         """Open a circuit through a relay of either kind, and return the link over it."""
         try:
             await self._links.link_relay(relay, others)
-            pipe = await self._relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+            pipe = await self._relays.dial(relay, peer, timeout=defaults.ATTEMPT_S)
         except DialFailed as error:
             if error.code not in ("tls-failed", "unreachable"):
                 raise
             return await self._dial_foreign(relay, peer)
         name = f"{peer} through {relay.peer}"
         try:
-            with trio.fail_after(defaults.CLIMB_S):
+            with trio.fail_after(defaults.ATTEMPT_S):
                 link = await self._endpoint.join(
                     pipe, PathKind.RELAYED, expect=peer, server=False, name=name
                 )
@@ -151,7 +151,7 @@ class Circuits:
     async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
         """Open a circuit through a relay that does not speak this project's protocol, because it
         may be a libp2p relay."""
-        with trio.move_on_after(defaults.CLIMB_S):
+        with trio.move_on_after(defaults.ATTEMPT_S):
             with self._endpoint.aim.at(relay):
                 pipe = await self._foreign.dial(relay.through(peer))
             link = await self._endpoint.join(
@@ -175,7 +175,7 @@ class Circuits:
             held = any(each.relay == relay for each in self._foreign.addresses())
             if not held and not self._relays.reachable:
                 guard = self._endpoint.guard.around(str(relay))
-                with guard, suppress(DialFailed), trio.move_on_after(defaults.CLIMB_S):
+                with guard, suppress(DialFailed), trio.move_on_after(defaults.ATTEMPT_S):
                     await self._foreign.reserve(relay)
             await trio.sleep(defaults.FOREIGN_S)
 

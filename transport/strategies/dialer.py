@@ -114,8 +114,8 @@ class Dialer:
         self.reach = Reach(host, endpoint, self.udp, seen_at=self._seen_at, guard=guard)
         self.mapper = PortMapper(host, key=key, guard=guard)
         self.relays = RelayClient(host, endpoint, reach=self.direct.reach)
-        self.climbs = ConnectionAttempts(host, endpoint, self, tasks)
-        self.relaying = RelayService(host, endpoint, limits, fetch=self.climbs.fetch)
+        self.connecting = ConnectionAttempts(host, endpoint, self, tasks)
+        self.relaying = RelayService(host, endpoint, limits, fetch=self.connecting.fetch)
         sources = AddressSources(self.udp, self.reach, self.relays, self.mapper)
         self.knowledge = NodeKnowledge(host, endpoint, sources)
         self.whereabouts = Whereabouts(host, endpoint, sources)
@@ -162,7 +162,7 @@ class Dialer:
         """Register the callbacks by which the parts work together."""
         endpoint, take = self.endpoint, self._incoming.take
         endpoint.register_punched(self.puncher.opened)
-        endpoint.register_finder(self.climbs.find)
+        endpoint.register_finder(self.connecting.find)
         endpoint.accept(DIALBACK_BYTE[0], Acceptor("dialback", self._dialled_back))
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
@@ -236,9 +236,9 @@ class Dialer:
                 if link is not None and link.connected:
                     await trio.lowlevel.checkpoint()
                     return link
-                climb = self.climbs.to(peer, addresses or self.book(peer), timeout)
+                found = self.connecting.to(peer, addresses or self.book(peer), timeout)
                 try:
-                    return await climb.first()
+                    return await found.first()
                 except DialFailed:
                     if self.endpoint.link(peer) is None:
                         raise
@@ -265,7 +265,7 @@ class Dialer:
         self.mapper.refresh()
         for link in self.endpoint.links():
             link.look()
-        self.climbs.search_again()
+        self.connecting.search_again()
         self._improving.hurry()
 
     # Running.
@@ -377,7 +377,7 @@ class Dialer:
         if address.relay is not None:
             others = [each.relay for each in attempt.others if each.relay is not None]
             return await self.circuits.dial(address.relay, attempt.peer, others)
-        return await self.direct.dial(address, attempt.peer, timeout=defaults.CLIMB_S)
+        return await self.direct.dial(address, attempt.peer, timeout=defaults.ATTEMPT_S)
 
     async def link_relay(self, relay: Address, others: Sequence[Address]) -> None:
         """Make a direct link to a relay, by the given addresses or those in the book.
@@ -394,7 +394,7 @@ class Dialer:
                 *others,
                 *(each for each in self.book(relay.peer) if each.relay is None),
             ]
-            await self.climbs.to(relay.peer, known, defaults.CLIMB_S).first()
+            await self.connecting.to(relay.peer, known, defaults.ATTEMPT_S).first()
         await self._families.meet(relay)
 
     def improve(self, link: Link, at_once: bool) -> None:
@@ -456,7 +456,7 @@ class Dialer:
 
     def _path_found(self, link: Link, path_kind: PathKind, medium: str) -> None:
         """Tell the parts about a new path of a link."""
-        self.climbs.found(link.peer)
+        self.connecting.found(link.peer)
         if path_kind is not PathKind.RELAYED:
             self.puncher.met(link.peer, medium)
             self._offer_relay(link, medium)

@@ -37,9 +37,11 @@ class ChainStage:
 
 @dataclass(frozen=True, slots=True)
 class ChainChosen:
-    """Event that names the chain which generates the following text."""
+    """Event that names the chain which generates the following text. With the `seed` any gateway
+    gives the same text."""
 
     stages: tuple[ChainStage, ...]
+    seed: IfKnown[int] = None
     event: Literal["routed"] = "routed"
 
 
@@ -50,6 +52,16 @@ class SharerChosen:
 
     peer: str
     event: Literal["shared"] = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class LayersAwaited:
+    """Event: nodes of the chain are lost, and the answer waits until another node has loaded their
+    `layers`, each in the form `A:B`, for `seconds` at most."""
+
+    layers: tuple[str, ...]
+    seconds: float
+    event: Literal["waits"] = "waits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +97,17 @@ class GeneratedText:
 @dataclass(frozen=True, slots=True)
 class AnswerKept:
     """Event: the answer goes on if the connection drops. `resume` with this token, which is a
-    secret, continues after the events that the client has received."""
+    secret, continues after the events that the client has received.
+
+    If the daemon is lost, the same request with this `seed` has the same text at another one.
+    """
 
     token: str
+    seed: int
     event: Literal["kept"] = "kept"
 
 
-TextEvent = AnswerKept | ChainChosen | SharerChosen | TextPiece
+TextEvent = AnswerKept | ChainChosen | SharerChosen | LayersAwaited | TextPiece
 """An event of `run` or `resume`."""
 
 

@@ -4,7 +4,17 @@ from collections import deque
 from collections.abc import Sequence
 
 from ...text.process import LikelyText, TextDelta, TokenText
-from ..generation import Arrived, Emit, GenerateRequest, Model, Pooled, Reason, Routed, Summary
+from ..generation import (
+    Arrived,
+    Awaited,
+    Emit,
+    GenerateRequest,
+    Model,
+    Pooled,
+    Reason,
+    Routed,
+    Summary,
+)
 from ..routing import Hop
 from ..session import SampledToken
 
@@ -82,6 +92,10 @@ class Answer:
         self._hops = len(route)
         self._moved = bool(self._times)
         await self._emit(Routed(tuple(route)))
+
+    async def wait(self, event: Awaited) -> None:
+        """Tell the client that the answer waits for a node."""
+        await self._emit(event)
 
     async def add(self, items: Sequence[Arrived | Pooled]) -> bool:
         """Append tokens to the answer and emit their text. Return whether the answer has ended.

@@ -16,7 +16,7 @@ from msgspec import structs
 from ...drafting.drafter import Drafter, Guess
 from ...engine.interface import Sampling
 from ...engine.sampling import gumbel
-from ..generation import Arrived, Pooled
+from ..generation import Arrived, Awaited, Pooled
 from ..routing import Hop
 from ..session import SampledToken
 from .answer import Answer
@@ -87,6 +87,10 @@ class KnownAnswer:
     async def begin(self, route: Sequence[Hop]) -> None:
         """Start or continue on a chain."""
         await self._answer.begin(route)
+
+    async def wait(self, event: Awaited) -> None:
+        """Wait for a node."""
+        await self._answer.wait(event)
 
     async def add(self, items: Sequence[Arrived | Pooled]) -> bool:
         """Compare the tokens that a chain has chosen. Return whether the chain is to be closed."""

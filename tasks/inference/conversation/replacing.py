@@ -13,6 +13,7 @@ from ..generation import GenerationRun
 from ..surviving.recovery import LOST_STATE, PREEMPTED, not_back, patience
 from .mending import Mending
 from .opening import Opening
+from .refilling import Refilling
 from .routes import Routes
 from .talk import Talk
 
@@ -21,8 +22,16 @@ class Replacing:
     """Replaces chains of requests. The next session begins with the prompt and the tokens so
     far."""
 
-    def __init__(self, host: Host, routes: Routes, opening: Opening, mending: Mending) -> None:
+    def __init__(
+        self,
+        host: Host,
+        routes: Routes,
+        opening: Opening,
+        mending: Mending,
+        refilling: Refilling,
+    ) -> None:
         self._host = host
+        self._refilling = refilling
         self._mending = mending
         self._routes = routes
         self._opening = opening
@@ -30,10 +39,11 @@ class Replacing:
     async def replace(self, talk: Talk, run: GenerationRun, error: StageLost) -> None:
         """Continue over another chain after a stage was lost.
 
-        If there is no other, and the stage will return, wait for it. The next session begins with
-        the prompt and the tokens so far. Returns without a chain if the job must yield. Raises
-        `error` if no chain covers the model any more, and SessionError if the stage does not
-        return in time or was lost too often during this request.
+        If there is no other, waits for the stage if it will return, or else until another node has
+        loaded its layers. The next session begins with the prompt and the tokens so far. Returns
+        without a chain if the job must yield. Raises StageLost if no chain covers the model any
+        more, and SessionError if the stage does not return in time or was lost too often during
+        this request.
         """
         if error.cause:
             await trio.sleep(talk.crashes.note(error, talk.answer.made, self._host.now()))
@@ -43,16 +53,28 @@ class Replacing:
             talk.accused[error.by] += 1
         if await self.move(talk, run, error):
             return
-        if not error.cause:
-            raise error
         # What waits for memory must not keep memory elsewhere, for which others may wait in turn.
-        if error.cause != PREEMPTED and await self._returned(talk, run, PeerId(error.peer)):
+        waits_for_it = bool(error.cause) and error.cause != PREEMPTED
+        if waits_for_it and await self._returned(talk, run, PeerId(error.peer)):
+            return
+        if not error.cause or (waits_for_it and not self._routes.has_chain(talk)):
+            await self._refilling.wait(
+                talk, run, error, lambda back: self._again(talk, run, error, back=back)
+            )
             return
         await self._opening.leave(talk)
         try:
             await self._opening.start(talk, {PeerId(error.peer)})
         except NoRoute:
             raise error from None
+
+    async def _again(self, talk: Talk, run: GenerationRun, error: StageLost, *, back: bool) -> bool:
+        """Try once more to replace a lost stage, whose peer may be `back`, perhaps with other
+        layers. Return whether the request continues."""
+        peer = PeerId(error.peer)
+        if not back:
+            return await self.move(talk, run, error)
+        return await self._mending.mend(talk, run, {peer}, {peer}) or await self.move(talk, run)
 
     async def _returned(self, talk: Talk, run: GenerationRun, peer: PeerId) -> bool:
         """Wait for a stage that has lost its state, while the others keep theirs. Return whether

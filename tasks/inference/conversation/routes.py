@@ -7,13 +7,14 @@ import trio
 
 from ....state.directory import Directory
 from ....transport.host.seam import Host
-from ...defaults import SEEK_TIME
+from ...defaults import ASK_AGAIN, LOAD_PATIENCE, SEEK_TIME
 from ...errors import NoRoute
 from ..chain import Chains
 from ..choice import Choice, Wish
 from ..courier import Courier
 from ..generation import GenerationRun
 from ..session import SESSION_BYTES
+from .asking import Asking
 from .talk import Talk, refusal_told
 
 Seek = Callable[[str], Awaitable[bool]]
@@ -34,32 +35,50 @@ class Routes:
         self._directory = directory
         self._chains = chains
         self._seek = seek
+        self._asking = Asking(courier, directory)
         self.choice = Choice(host, courier, directory, chains)
         """The gateway's knowledge of the stages."""
 
     async def some_run(self, talk: Talk) -> GenerationRun:
         """Return a session over the best chain. If the members form no chain, look for more members
-        first.
+        first, and then have a node load the model.
 
-        Raises NoRoute if these do not help within SEEK_TIME, and Overloaded if the best chain would
-        make the request wait for too long.
+        Raises NoRoute if that does not help, and Overloaded if the best chain would make the
+        request wait for too long, or if the nodes have no room for the model yet.
         """
         version = self._directory.version
         wish, session = self.wish(talk), self._host.entropy(SESSION_BYTES)
         plan = await self.choice.look(wish, {*talk.refused, *talk.lost}, session)
         if plan is not None:
             return self.choice.planned(plan, wish, session, talk.terms)
-        try:
+        with suppress(NoRoute):
             return self.next_run(talk, talk.lost)
-        except NoRoute:
-            if not await self._seek(talk.model.root):
-                raise
-        with trio.move_on_after(SEEK_TIME):
+        if await self._seek(talk.model.root):
+            run = await self._run_within(talk, SEEK_TIME, version)
+            if run is not None:
+                return run
+        # A chain that served a moment ago comes back by itself, and jobs move no models.
+        if wish.first and not talk.refused and not talk.lost:
+            until = self._host.now() + LOAD_PATIENCE
+            while self._host.now() < until and await self._asking.comes(talk.model):
+                run = await self._run_within(talk, ASK_AGAIN, self._directory.version)
+                if run is not None:
+                    return run
+        return self.next_run(talk, talk.lost)
+
+    async def _run_within(self, talk: Talk, seconds: float, version: int) -> GenerationRun | None:
+        """Return a session as soon as members form a chain, None if that takes too long. `version`
+        is that of the directory in which there was none."""
+        with trio.move_on_after(seconds):
             while True:
                 with suppress(NoRoute):
                     return self.next_run(talk, talk.lost)
                 version = await self._directory.changed(version)
-        return self.next_run(talk, talk.lost)
+        return None
+
+    def has_chain(self, talk: Talk) -> bool:
+        """Return whether members that are not lost form a chain for the rest of a request."""
+        return self.choice.has_chain(self.wish(talk), talk.lost)
 
     def next_run(self, talk: Talk, without: Collection[str]) -> GenerationRun:
         """Create a session over the best chain for the remaining tokens, without the peers in

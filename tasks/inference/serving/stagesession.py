@@ -40,6 +40,7 @@ class ServedShard:
     queue: MemoryQueue = field(default_factory=MemoryQueue)
     times: StepTimes = field(init=False)
     answer: AnswerLength = field(default_factory=AnswerLength)
+    tunings: int = 0  # that are open
     names: CachedNames = field(init=False)
 
     def __post_init__(self) -> None:

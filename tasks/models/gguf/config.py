@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ....dht.defaults import LAYERS_LIMIT
 from ....dht.errors import ModelError
-from .header import GgufTensor, Header, Value
+from .header import AGAIN, GgufTensor, Header, Value
 
 FAMILIES: Final[Mapping[str, str]] = {
     "llama": "LlamaForCausalLM",
@@ -56,7 +56,7 @@ class RowOrder:
     head_dim: int
 
     def indices(self) -> NDArray[np.int64]:
-        """Return the row of the file for each row of a head."""
+        """Return, for each row of a head in the order of transformers, its row in the file."""
         found: NDArray[np.int64] = np.arange(self.head_dim).reshape(-1, 2).T.reshape(-1)
         return found
 
@@ -67,6 +67,7 @@ class Metadata:
     def __init__(self, header: Header) -> None:
         """Raises ModelError `unsupported-architecture` if the family is not supported."""
         self._values = header.metadata
+        self.family = ""
         self.family = self.text("general.architecture")
         if self.family not in FAMILIES:
             raise ModelError(
@@ -125,7 +126,7 @@ class Metadata:
         raise ModelError(
             "bad-gguf",
             f"the file's `{key.replace('{}', self.family)}` {why}",
-            hint="download the file again; if the error stays, its publisher made a mistake",
+            hint=AGAIN,
         )
 
 
@@ -256,7 +257,9 @@ def order_of(meta: Metadata, tensor: GgufTensor, head_dim: int) -> RowOrder | No
     if meta.family != "llama" or not found or found[2] not in ("attn_q", "attn_k"):
         return None
     if tensor.shape[0] % head_dim or head_dim % 2:
-        raise ModelError("bad-gguf", f"the rows of `{tensor.name}` are no heads of {head_dim}")
+        raise ModelError(
+            "bad-gguf", f"the rows of `{tensor.name}` are no heads of {head_dim}", hint=AGAIN
+        )
     return RowOrder(head_dim)
 
 

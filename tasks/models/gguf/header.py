@@ -227,7 +227,7 @@ class _HeaderReader:
         self._at += size
         data = self._file.read(size)
         if len(data) != size:
-            raise ModelError("truncated", f"`{self._path}` shrank while it was being read")
+            raise ModelError("truncated", f"`{self._path}` shrank while it was read", hint=AGAIN)
         return data
 
     def _bad(self, why: str) -> NoReturn:

@@ -47,14 +47,18 @@ def _frequencies(path: Path, header: Header) -> NDArray[np.float32] | None:
     if tensor is None:
         return None
     if tensor.kind.name != "F32" or len(tensor.shape) != 1 or tensor.size > 1 << 16:
-        raise ModelError("bad-gguf", f"`{FREQUENCIES}` is no short list of F32")
+        raise ModelError("bad-gguf", f"`{FREQUENCIES}` is no short list of F32", hint=AGAIN)
     return float_values(_read(path, tensor, 0, 1), tensor.kind)
 
 
 def _output(path: Path, tensor: GgufTensor, role: str, order: RowOrder | None) -> Output:
     layout = LAYOUTS.get(tensor.kind.name)
     if layout is not None and (len(tensor.shape) != 2 or not role.endswith(".weight")):
-        raise ModelError("unsupported-tensor", f"`{tensor.name}` is quantised and no matrix")
+        raise ModelError(
+            "unsupported-tensor",
+            f"`{tensor.name}` is quantised and no matrix",
+            hint="use a file of another publisher, or the model's Hugging Face folder",
+        )
     pieces = partial(_pieces, path, tensor, order)
     return Output(role, tensor.shape, layout, tensor.kind.name, pieces)
 
@@ -111,7 +115,7 @@ def _read(path: Path, tensor: GgufTensor, first: int, end: int) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from None
     if len(data) != size:
-        raise ModelError("truncated", f"`{path}` shrank while it was being read")
+        raise ModelError("truncated", f"`{path}` shrank while it was read", hint=AGAIN)
     return data
 
 

@@ -246,7 +246,7 @@ def _post_processor(
                 "use_regex": True,
             }
         )
-    around = [special["bos_token"]] * begins, [special["eos_token"]] * ends
+    around = [special["bos_token"]] if begins else [], [special["eos_token"]] if ends else []
 
     def item(token: str) -> Json:
         return {"SpecialToken": {"id": token, "type_id": 0}}

@@ -85,7 +85,7 @@ class Step:
 
 
 def step_of(run: str, base: str, number: int, entries: Iterable[PeerUpdate]) -> Step:
-    """Return a step with these entries in their order."""
+    """Return a step with these entries, in the order of the peers' public keys."""
     ordered = sorted(entries, key=lambda entry: public_key_of(entry.peer))
     return Step(run, base, number, tuple(ordered))
 

@@ -211,7 +211,8 @@ class FinetuneRunner:
         return await self._checkpoints.save(job.id, known.terms, learned, curve.points)
 
     async def replicate(self, job: Job, saved: Saved) -> bool:
-        """Give a checkpoint to another node. Return False if there are some and none takes it."""
+        """Give a checkpoint to a node that would continue the training. Return False if those that
+        are asked refuse it, and True if there is none."""
         return await self._standby.replicate(job, saved.kept)
 
     def now(self) -> float:

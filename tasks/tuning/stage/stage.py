@@ -51,6 +51,7 @@ class TuningStage:
         self._find_shard = find_shard
         self._meter = meter
         self._all = OpenedTunings(courier.peer)
+        self._used: dict[bytes, ServedShard] = {}  # by the engine's name of a tuning
         self._leaving = False
         self._to_close, self._closing = trio.open_memory_channel[bytes](1024)
         courier.on_link_lost(self._link_lost)
@@ -109,9 +110,12 @@ class TuningStage:
             use = Use(trainer, message.root, "")
             parts = served.held.parts
             tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now())
+            self._used[name] = served
+            served.tunings += 1
             try:
                 await self._engine.open_tuning(name, order)
             except BaseException:  # the engine may have opened it all the same
+                self._release(name)
                 with trio.CancelScope(shield=True):
                     await self._engine.close_tuning(name)
                 raise
@@ -183,7 +187,14 @@ class TuningStage:
 
     def _end(self, tuning: OpenedTuning, code: str) -> None:
         if self._all.remove(tuning, code):
+            self._release(tuning.engine_id)
             self._to_close.send_nowait(tuning.engine_id)
+
+    def _release(self, name: bytes) -> None:
+        """Record that a tuning no longer uses its shard."""
+        served = self._used.pop(name)
+        served.tunings -= 1
+        served.used = self._host.now()
 
     def _link_lost(self, link: Link, code: str) -> None:
         """Close the tunings of a lost trainer."""

@@ -97,7 +97,8 @@ class Running:
         joint = await self._host.offload(self._joint, settings, arch, nursery)
         task = Task(settings, tuning.folder, tuning.plan.data, joint)
         if settings.full:
-            async with self._around.whole_training().subject(settings.root) as subject:
+            whole, together = self._around.whole_training(), bool(settings.together)
+            async with whole.subject(settings.root, settings.length, together=together) as subject:
                 return await TuningRun(self._host, task, subject, curve, tuning.progress).run()
         chain = self._around.chains.chain(settings.root, arch)
         try:

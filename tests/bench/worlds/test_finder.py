@@ -118,7 +118,7 @@ async def test_homes_are_clients_that_find_and_publish(world: World) -> None:
                 host,
                 (number + 1).to_bytes(32),
                 bootstrap=first,
-                climbs=True,
+                whole_dialer=True,
                 strategies=strategies,
                 relaying=RelayLimits(volunteer=True),
             )
@@ -130,7 +130,9 @@ async def test_homes_are_clients_that_find_and_publish(world: World) -> None:
         host = world.host(f"home{number}", behind=router)
         seed = (number + 101).to_bytes(32)
         homes.append(
-            Finder(host, seed, bootstrap=[servers[0].address], climbs=True, strategies=strategies)
+            Finder(
+                host, seed, bootstrap=[servers[0].address], whole_dialer=True, strategies=strategies
+            )
         )
         await host.start(homes[-1])
     await trio.sleep(60)

@@ -6,10 +6,10 @@ from math import inf
 import pytest
 import trio
 
-from bench.worlds.climber import TransportNode
 from bench.worlds.ring import Got, Ring, blob_record
 from bench.worlds.ringnode import WALL, RingNode
 from bench.worlds.town import Town
+from bench.worlds.transportnode import TransportNode
 from shoal.dht.kademlia.messages import Find, FindReply
 from shoal.dht.lookup.lookup import Lookup
 from shoal.dht.lookup.query import LookupGoal, Querier, Query
@@ -40,11 +40,11 @@ def light() -> Ring:
 class Real:
     """Endpoint that replies as a light node would, from the same table and store."""
 
-    def __init__(self, climber: TransportNode, node: RingNode, town: Town) -> None:
-        self.climber = climber
+    def __init__(self, transport: TransportNode, node: RingNode, town: Town) -> None:
+        self.transport = transport
         self._node = node
         self._town = town
-        climber.endpoint.handle("dht.find", self._find)
+        transport.endpoint.handle("dht.find", self._find)
 
     def _find(self, call: Call) -> Reply:
         return Reply({}, self._node.find(Find.decode(bytes(call.payload))).encode())
@@ -56,9 +56,9 @@ class Real:
             LookupGoal((key,), table.radius(), enough=1),
             table.nearest(key),
             Querier(
-                self._town.world.streams.get(self.climber.peer, "lookup").randbytes,
-                self.climber.peer,
-                linked=lambda peer: self.climber.endpoint.link(peer) is not None,
+                self._town.world.streams.get(self.transport.peer, "lookup").randbytes,
+                self.transport.peer,
+                linked=lambda peer: self.transport.endpoint.link(peer) is not None,
             ),
         )
         tell, news = trio.open_memory_channel[None](inf)
@@ -77,7 +77,7 @@ class Real:
     async def _ask(self, task: Lookup, query: Query, tell: trio.MemorySendChannel[None]) -> None:
         peer = query.contact.peer
         try:
-            link = await self.climber.dialer.connect(peer, self._town.book(peer), timeout=5.0)
+            link = await self.transport.dialer.connect(peer, self._town.book(peer), timeout=5.0)
             reply = await link.call("dht.find", {}, query.find.encode(), timeout=5.0)
             found = FindReply.decode(bytes(reply.payload), query.find)
         except (DialFailed, LinkClosed, CallRefused):
@@ -116,11 +116,11 @@ def real(ring: Ring, asked: list[tuple[int, Key]]) -> list[Got]:
         for number, node in enumerate(ring.nodes):
             drawn = draw(load(), world.streams.get(f"v{number}", "population"), latency.matrix())
             host = world.host(f"v{number}", link=profiles.link(drawn.link), site=drawn.site)
-            climber = await town.node(host, strategies=QUIET)
-            assert climber.peer == node.contact.peer
-            nodes.append(Real(climber, node, town))
+            transport = await town.node(host, strategies=QUIET)
+            assert transport.peer == node.contact.peer
+            nodes.append(Real(transport, node, town))
         for number, key in asked:
-            results.append(await nodes[number].climber.within(partial(nodes[number].get, key)))
+            results.append(await nodes[number].transport.within(partial(nodes[number].get, key)))
 
     world.run(main)
     return results

@@ -84,7 +84,7 @@ class LightMember:
             self._dial(address, None, now)
         self._known = []
         self._end_dials(now)
-        for link, authors in self._news.take(now):
+        for link, authors, _ in self._news.take(now):
             self._tell(link.address, self.roster.offers(now, authors))
         for peer, addresses in self.roster.next_dials(now, self._room(now)):
             self._next_dial = now + self._jitter(defaults.LINK_PAUSE)

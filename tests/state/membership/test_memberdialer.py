@@ -100,3 +100,18 @@ async def test_a_node_that_lacks_links_dials_lost_members_at_once(
     async with running(node):
         await trio.sleep(5)
         assert len(node.roster.live) == defaults.MEMBER_LINKS + defaults.REGAINED_LINKS[0]
+
+
+@pytest.mark.parametrize(("known", "at_once"), [(16, 3), (17, 2)])
+async def test_a_node_of_a_large_swarm_dials_its_third_member_later(
+    known: int, at_once: int, autojump_clock: MockClock
+) -> None:
+    node = Node(links=0, lost=0)
+    node.back = True
+    for number in range(1, known + 1):
+        told(node.roster, number, number)
+    async with running(node):
+        await trio.sleep(10)
+        assert len(node.roster.live) == at_once
+        await trio.sleep(1.5 * defaults.LINK_PAUSE)
+        assert len(node.roster.live) == at_once + 1

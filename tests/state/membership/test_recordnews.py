@@ -26,7 +26,7 @@ HAND_ON = defaults.HAND_ON
 
 
 def told(news: RecordNews[Named], now: float) -> list[Named]:
-    return [link for link, _ in news.take(now)]
+    return [link for link, *_ in news.take(now)]
 
 
 def test_a_record_is_announced_once_over_each_link() -> None:
@@ -53,7 +53,7 @@ def test_news_that_arrives_together_is_sent_together() -> None:
     news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:1], 0.0)
     news.add(OTHER, LINKS[:1], 0.0)
-    assert news.take(0.0) == [(LINKS[0], [AUTHOR, OTHER])]
+    assert news.take(0.0) == [(LINKS[0], [AUTHOR, OTHER], False)]
 
 
 @pytest.mark.parametrize("paced", [True, False])
@@ -102,7 +102,7 @@ def test_a_record_that_changes_often_is_announced_rarely() -> None:
             times.append(second)
     assert times == [0, 15, 30]
     assert news.next_at() == 45.0
-    assert news.take(45.0) == [(LINKS[0], [AUTHOR])] and news.next_at() == float("inf")
+    assert news.take(45.0) == [(LINKS[0], [AUTHOR], False)] and news.next_at() == float("inf")
 
 
 def test_a_new_member_is_announced_with_the_addresses_it_finds() -> None:
@@ -110,9 +110,9 @@ def test_a_new_member_is_announced_with_the_addresses_it_finds() -> None:
     news.add(AUTHOR, LINKS[:1], 0.0, new=True)
     news.add(AUTHOR, LINKS[:1], 2.0, new=True)
     news.add(OTHER, LINKS[:1], 2.0)
-    assert news.take(2.0) == [(LINKS[0], [OTHER])], "the other waited elsewhere"
+    assert news.take(2.0) == [(LINKS[0], [OTHER], False)], "the other waited elsewhere"
     assert news.next_at() == defaults.HAND_ON_NEW
-    assert news.take(defaults.HAND_ON_NEW) == [(LINKS[0], [AUTHOR])]
+    assert news.take(defaults.HAND_ON_NEW) == [(LINKS[0], [AUTHOR], False)]
 
 
 def test_authors_beyond_the_bound_are_announced_too() -> None:
@@ -131,7 +131,7 @@ def test_a_change_is_not_announced_to_a_peer_that_announced_it() -> None:
     news.add(AUTHOR, LINKS[:3], 1.0)
     news.heard(LINKS[0], [AUTHOR])
     news.ended(LINKS[1])
-    assert news.take(30.0) == [(LINKS[2], [AUTHOR])]
+    assert news.take(30.0) == [(LINKS[2], [AUTHOR], False)]
 
 
 def test_a_change_of_what_an_author_serves_is_announced_at_once() -> None:
@@ -142,5 +142,17 @@ def test_a_change_of_what_an_author_serves_is_announced_at_once() -> None:
     news.add(AUTHOR, LINKS[:1], 1.0, serves=1)
     assert news.take(1.0) == []
     news.add(AUTHOR, LINKS[:1], 2.0, serves=2)
-    assert news.take(2.0) == [(LINKS[0], [AUTHOR])]
+    assert news.take(2.0) == [(LINKS[0], [AUTHOR], True)]
     assert news.take(30.0) == [], "the earlier change was sent with it"
+
+
+def test_only_a_change_of_what_an_author_serves_is_urgent() -> None:
+    """Other announcements may wait for a frame with which they leave together."""
+    news = RecordNews[Named]()
+    news.add(AUTHOR, LINKS[:1], 0.0, serves=1)
+    news.add(OTHER, LINKS[:2], 0.0)
+    assert [urgent for *_, urgent in news.take(0.0)] == [True, False]
+    news.add(AUTHOR, LINKS[:1], 20.0, serves=1)
+    assert [urgent for *_, urgent in news.take(20.0)] == [False]
+    news.add(AUTHOR, LINKS[:1], 21.0)
+    assert [urgent for *_, urgent in news.take(21.0)] == [True], "it serves nothing any more"

@@ -17,6 +17,7 @@ from shoal.tasks.models.gguf.header import (
     HEADER_LIMIT,
     KINDS,
     METADATA_LIMIT,
+    Header,
     TensorType,
     read_header,
 )
@@ -158,6 +159,14 @@ LIES: dict[str, dict[str, Any]] = {
     "huge rows": {"shapes": {"blk.0.attn_q.weight": (256, 1 << 62)}},
     "half a block": {"shapes": {"blk.0.attn_q.weight": (250, 256)}},
 }
+
+
+@pytest.mark.parametrize("family", [None, 7, ["llama"]])
+def test_a_file_without_the_name_of_its_family_is_refused(family: Any) -> None:
+    metadata = {} if family is None else {"general.architecture": family}
+    with pytest.raises(ModelError) as failure:
+        Metadata(Header(metadata, {}))
+    assert (failure.value.code, bool(failure.value.hint)) == ("bad-gguf", True)
 
 
 @pytest.mark.parametrize("lie", list(LIES))

@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,22 @@ def test_a_hub_that_trickles_is_given_up(server: Server, folder: Path) -> None:
         download(server, folder, window=0.1)
     assert failure.value.code in ("hub-stalled", "hub-unreachable")
     assert time.monotonic() - began < 10
+
+
+def test_a_hub_whose_heads_never_end_is_given_up(server: Server, folder: Path) -> None:
+    def behave(handler: Handler, name: str, content: bytes) -> bool:
+        if name != WEIGHTS:
+            return False
+        with suppress(OSError):
+            for _ in range(400):
+                handler.wfile.write(b"X")
+                time.sleep(0.01)
+        return True
+
+    server.behave = behave
+    began = time.monotonic()
+    assert refused(server, folder, window=0.1) == "hub-stalled"
+    assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])

@@ -75,6 +75,18 @@ def test_the_text_process_accepts_it_with_its_template() -> None:
     assert ids[0] == 0 and "Tell me about David." in theirs.decode(ids)
 
 
+@pytest.mark.parametrize("key", ["bos", "eos"])
+def test_a_file_may_have_one_of_the_two_special_tokens(key: str) -> None:
+    metadata = embedded_metadata()
+    for each in ("bos", "eos"):
+        metadata.pop(f"tokenizer.ggml.{each}_token_id", None)
+        metadata[f"tokenizer.ggml.add_{each}_token"] = each == key
+    metadata[f"tokenizer.ggml.{key}_token_id"] = 1
+    tokenizer = Tokenizer.from_str(files_of(metadata, 2048)["tokenizer.json"].decode())
+    ids = tokenizer.encode("a text").ids
+    assert (ids[0] == 1, ids[-1] == 1) == (key == "bos", key == "eos")
+
+
 @pytest.mark.parametrize(("pre", "digits"), [("llama-bpe", [3, 2]), ("qwen2", [1, 1, 1, 1, 1])])
 def test_words_and_digits_are_cut_as_the_family_does(pre: str, digits: list[int]) -> None:
     files = files_of({**embedded_metadata(), "tokenizer.ggml.pre": pre}, 2048)

@@ -7,7 +7,7 @@ import msgpack
 import pytest
 import trio
 
-from bench.worlds.climber import TransportNode
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.host import Host
 from shoal.netsim.network.packet import UDP as UDP_NUMBER
 from shoal.netsim.network.packet import Packet

@@ -134,14 +134,14 @@ async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
         attempt=dial,
     )
     tasks = PeerTasks(links.guard)
-    climbs = ConnectionAttempts(cast(Any, None), cast(Any, links), cast(Any, plan), tasks)
+    attempts = ConnectionAttempts(cast(Any, None), cast(Any, links), cast(Any, plan), tasks)
     async with trio.open_nursery() as nursery:
         with tasks.run_in(nursery):
-            first = climbs.to(PEER, (), 60.0)
+            first = attempts.to(PEER, (), 60.0)
             link = await first.first()
-            assert climbs.to(PEER, (), 60.0) is first, "its link is there"
+            assert attempts.to(PEER, (), 60.0) is first, "its link is there"
             links.current = None
-            second = climbs.to(PEER, (), 60.0)
+            second = attempts.to(PEER, (), 60.0)
             assert second is not first
             assert await second.first() is not link
             nursery.cancel_scope.cancel()

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bench.worlds.climber import TransportNode
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.dial.attempts import ConnectionAttempts
 from shoal.transport.guard import Guard
@@ -119,15 +119,15 @@ async def test_only_a_path_that_was_looked_for_hurries_the_other_searches(
         rescue=SimpleNamespace(wake=lambda: woken.append(None)), link=lambda peer: None
     )
     plan: Any = SimpleNamespace(book=lambda peer: (), attempts=lambda *where: [], attempt=None)
-    climbs = ConnectionAttempts(RealHost(), endpoint, plan, PeerTasks(Guard()))
+    attempts = ConnectionAttempts(RealHost(), endpoint, plan, PeerTasks(Guard()))
     lost: Any = SimpleNamespace(peer="lost", needed=False)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(climbs.find, lost)
+        nursery.start_soon(attempts.find, lost)
         await trio.sleep(1)
-        climbs.found("other")  # type: ignore[arg-type]
+        attempts.found("other")  # type: ignore[arg-type]
         assert not woken
-        climbs.found(lost.peer)
+        attempts.found(lost.peer)
         assert woken
         nursery.cancel_scope.cancel()
-    climbs.found(lost.peer)
+    attempts.found(lost.peer)
     assert len(woken) == 1

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from bench.worlds.climber import TransportNode
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.errors import DialFailed
 from shoal.transport.strategies.dialer import Strategies

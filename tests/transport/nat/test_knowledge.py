@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from bench.worlds.climber import TransportNode
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.bytestream import PathKind
 from shoal.transport.identity import Identity, PeerId

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from bench.worlds.climber import TransportNode
 from bench.worlds.town import Town
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.world import World
 from shoal.transport import defaults
 from shoal.transport.errors import CallRefused

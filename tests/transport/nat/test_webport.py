@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import trio
 
-from bench.worlds.climber import TransportNode
 from bench.worlds.town import Town
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.errors import HostError
@@ -15,16 +15,16 @@ from shoal.transport.nat.reach.reachability import DialBackResult, Reachability
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import Strategies
 
-RUNGS = Strategies(lan=False)
+STRATEGIES = Strategies(lan=False)
 WEB = ("0.0.0.0", 443)
 
 
 async def two(world: World, **settings: Any) -> tuple[Town, TransportNode, TransportNode]:
     """A public node and a home node, linked for long enough to be measured."""
     town = Town(world)
-    public = await town.node(world.host("public"), strategies=RUNGS, **settings)
+    public = await town.node(world.host("public"), strategies=STRATEGIES, **settings)
     behind = world.gateway("router", "linux-drop")
-    home = await town.node(world.host("home", behind=behind), strategies=RUNGS)
+    home = await town.node(world.host("home", behind=behind), strategies=STRATEGIES)
     await home.connect(public.peer, [public.address()])
     await trio.sleep(30)
     return town, public, home
@@ -65,7 +65,7 @@ async def test_a_node_relays_while_others_are_shown_to_reach_it(world: World) ->
 async def test_a_node_does_not_relay_before_peers_reach_it(world: World) -> None:
     """A public address of its own is not enough: there may be a firewall."""
     town = Town(world)
-    public = await town.node(world.host("public"), strategies=RUNGS)
+    public = await town.node(world.host("public"), strategies=STRATEGIES)
     await trio.sleep(60)
     assert public.dialer.whereabouts.reachable()
     assert not public.dialer.relaying.book.lends and WEB not in public.endpoint.listening

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from bench.worlds.climber import TransportNode
+from bench.worlds.transportnode import TransportNode
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address

@@ -153,7 +153,7 @@ class Kernels:
         self._library.shoal_attend(self._chosen, attending)
 
     def step(self, step: StepRows) -> None:
-        """Compute a step through all layers. Its rows are replaced."""
+        """Compute a step through all layers. The results replace the rows of `step`."""
         self._library.shoal_step(self._chosen, step)
 
 

@@ -137,6 +137,7 @@ def test_types_of_replies_and_events() -> None:
         generation.AnswerKept,
         generation.ChainChosen,
         generation.SharerChosen,
+        generation.LayersAwaited,
         generation.TextPiece,
     )
     assert event_types(node.Diagnose()) == (node.Measuring,) and event_types(node.Ping()) == ()

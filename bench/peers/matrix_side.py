@@ -1,6 +1,6 @@
 """A node of the transport alone on a real host, for `connect_matrix.py`.
 
-`ladder_side.py SEED RELAY` (RELAY: 0, 1 it relays, 443 there too) obeys lines of JSON:
+`matrix_side.py SEED RELAY` (RELAY: 0, 1 it relays, 443 there too) obeys lines of JSON:
 `{"book": {peer: [address, …]}}`, `{"introduce": [peer, …]}`, `{"publish": 1}`,
 `{"meet": peer, "patience": seconds}`. Each is answered by one line.
 """
