@@ -32,7 +32,8 @@ from worlds.tinytraining import Lora, Worker, synchronous, synchronous_bytes
 from worlds.volunteers import Trainer, Volunteers
 from worlds.wholetraining import WholeTask, WholeWorker
 
-from shoal.tasks.tuning.averaging.codecs import Codec, Vector
+from shoal.tasks.tuning.averaging.codecs import Vector
+from shoal.tasks.tuning.averaging.lora import CODEC
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.terms import RunTerms
 from shoal.tasks.tuning.trainer.defaults import EVERY_WHOLE
@@ -76,9 +77,7 @@ def lora(inner: int, steps: int) -> Setting:
     """LoRA of the embedded model."""
     task = Lora()
     start = task.start()
-    terms = RunTerms(
-        name="bench", subject=b"", values=start.size, codec=Codec("int4"), inner_steps=inner
-    )
+    terms = RunTerms(name="bench", subject=b"", values=start.size, codec=CODEC, inner_steps=inner)
     return Setting(
         terms, start, task.loss, lambda: synchronous(task, WORKERS, steps),
         task.synchronous_values, lambda number: Worker(task, number, WORKERS, inner),

@@ -1,9 +1,10 @@
 """One peer of hivemind for `tuning_average.py`; run by the Python of an environment that has it.
 
 Arguments: the number of values, the number of peers, this peer's number, the compression, and the
-address of the first peer ("" for the first one itself). Prints its addresses, and for each line of
-its input averages once: the reply is the seconds that it took, and the largest difference to the
-right mean.
+address of the first peer ("" for the first one itself). Prints its addresses. Three lines of its
+input are one round: after the first it makes its values, after the second it averages them and
+replies with the seconds that it took, and after the third it replies with the largest difference to
+the right mean.
 """
 
 import sys
@@ -48,12 +49,15 @@ def main() -> None:
     for _ in sys.stdin:
         with averager.get_tensors() as tensors:
             tensors[0].fill_(float(number))
+        print("made", flush=True)
+        sys.stdin.readline()
         began = time.perf_counter()
         group = averager.step(timeout=60, allow_retries=True)
-        took = time.perf_counter() - began
+        print(time.perf_counter() - began, flush=True)
+        sys.stdin.readline()
         with averager.get_tensors() as tensors:
             off = float((tensors[0] - (peers - 1) / 2).abs().max())
-        print(took, off if group else "inf", flush=True)
+        print(off if group else "inf", flush=True)
     averager.shutdown()
     dht.shutdown()
 

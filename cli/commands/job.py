@@ -168,11 +168,10 @@ def _send(data: Path, order: jobfiles.JobOrder) -> "messages.SubmittedJobs":
         broken = render.count(sent.broken_rows, "broken line")
         rows = render.count(sent.rows - sent.broken_rows, "other row")
         print(f"{broken}; the {rows} will be done", file=sys.stderr)
-    if not sent.replicated:
-        print(
-            "no other node has the job yet: keep this node running until one has",
-            file=sys.stderr,
-        )
+    if sent.lack is not None:
+        lack = sent.lack
+        print(f"{render.safe(lack.code)}: {render.safe(lack.message, 400)}", file=sys.stderr)
+        print(f"hint: {render.safe(lack.hint, 400)}", file=sys.stderr)
     return sent
 
 
@@ -301,9 +300,10 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     try:
         answer = request(data, ShowJob(job=job_id.lower()), wait=True)
     except CommandError as error:
-        if error.code != "unknown-job":
+        if error.code != "unknown-job" or not _show_tuning(data, job_id, as_json=as_json):
             raise
-        _show_tuning(data, job_id, as_json=as_json, unknown=error)
+        return
+    if answer.kind == "finetune" and _show_tuning(data, answer.job, as_json=as_json):
         return
     if as_json:
         click.echo(render.as_json(answer))
@@ -311,16 +311,19 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     click.echo(jobviews.fields(answer))
 
 
-def _show_tuning(data: Path, text: str, *, as_json: bool, unknown: CommandError) -> None:
-    """Show a fine-tuning with its loss curve. Raises `unknown` if there is none."""
+def _show_tuning(data: Path, text: str, *, as_json: bool) -> bool:
+    """Show a fine-tuning with its loss curve. Return whether this node has it."""
     from ..tuningviews import shown as words
     from .finetune import shown
 
     try:
         answer = shown(data, text)
     except CommandError as error:
-        raise (unknown if error.code == "unknown-tuning" else error) from None
+        if error.code != "unknown-tuning":
+            raise
+        return False
     click.echo(render.as_json(answer) if as_json else words(answer))
+    return True
 
 
 @job.command(

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...dht.content.manifest import Manifest
 from ...tasks.tuning.averaging.averager import AveragingNode
 from ...tasks.tuning.averaging.parcels import Parcels
+from ...tasks.tuning.moving.checking import HeldOutCheck
 from ...tasks.tuning.moving.remote import RemoteParts, RemoteTunings
 from ...tasks.tuning.trainer.accepting import Tunable
 from ...tasks.tuning.trainer.encoding import Encoder
@@ -44,6 +45,7 @@ class TuningParts:
                 moving.standby,
                 moving.runner,
                 working.seals,
+                HeldOutCheck(base.host, compute.tuning, compute.arch_of),
             ),
             moving.vault,
         )
@@ -52,7 +54,7 @@ class TuningParts:
             base.config.folder.tunings,
             Surroundings(
                 compute.tuning, compute.arch_of, self._publish, self._named,
-                _averaging(base, network, content), remote, _whole(base, content),
+                _averaging(base, network, content), remote, _whole(base, content, compute),
             ),
             network.endpoint.guard,
         )  # fmt: skip
@@ -92,7 +94,7 @@ class TuningParts:
         return added.root
 
 
-def _whole(base: Base, content: ContentParts) -> WholeModels:
+def _whole(base: Base, content: ContentParts, compute: ComputeParts) -> WholeModels:
     """Return what trains all weights of models on this node."""
 
     async def fetch(root: str) -> Manifest:
@@ -112,8 +114,9 @@ def _whole(base: Base, content: ContentParts) -> WholeModels:
         Content(base.library, fetch, make_room, announce),
         Computer(
             base.threads,
-            lambda: base.capacity.memory_bytes,
+            lambda: compute.serving.free_bytes,
             lambda: None if base.engine else base.no_engine,
+            compute.serving.reserve,
         ),
     )
 

@@ -33,7 +33,7 @@ class Slots:
         """Create the service. `backing` returns the evidence for models that the owner did not
         name."""
         self.memory = settings.memory
-        """Memory in bytes for the shards: their weights and KV."""
+        """Memory in bytes for the shards: their weights and KV. Trainings reserve some of it."""
         self._guard = sources.guard
         self._reports = LinkReports(sources.directory, backing) if device.engine else None
         self.pinned = settings.model is not None or settings.layers is not None
@@ -61,6 +61,16 @@ class Slots:
     def loaded_bytes(self) -> int:
         """Memory in bytes of the loaded shards: their weights and the KV reserved for them."""
         return sum(each.loaded_bytes for each in self.all)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the offered memory that no shard and no training has."""
+        return self.memory - self.loaded_bytes
+
+    def reserve(self, size: int) -> None:
+        """Load no layers into `size` bytes of the memory, because a training uses them. A negative
+        number gives bytes back."""
+        self.memory -= size
 
     def is_for(self, root: str) -> bool:
         """Return whether the owner named this model or this node has chosen it."""

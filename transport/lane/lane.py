@@ -194,6 +194,12 @@ class Lane:
         self._consumed(stream, len(data), unread=len(data))
         return data
 
+    def read_into(self, stream: LaneStream, target: memoryview) -> int:
+        """Do the same with the caller's memory. Return how many bytes were copied to it."""
+        size = stream.read_into(target)
+        self._consumed(stream, size, unread=size)
+        return size
+
     def reset(self, stream: LaneStream, code: str) -> None:
         """End both directions of a stream, with a code for the peer."""
         stream.reset(code)

@@ -226,6 +226,23 @@ class LaneStream:
         self._read += len(data)
         return data
 
+    def read_into(self, target: memoryview) -> int:
+        """Copy received bytes to the beginning of `target`, and return how many. They are copied
+        once, where `read` joins them first."""
+        at, room = 0, len(target)
+        while at < room and self._chunks:
+            chunk = self._chunks[0]
+            if len(chunk) <= room - at:
+                self._chunks.popleft()
+            else:
+                self._chunks[0] = chunk[room - at :]
+                chunk = chunk[: room - at]
+            target[at : at + len(chunk)] = chunk
+            at += len(chunk)
+        self.held -= at
+        self._read += at
+        return at
+
     def new_limit(self) -> int | None:
         """Return the new limit to grant to the peer, once half a window has been read; return None
         before that.

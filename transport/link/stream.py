@@ -85,6 +85,19 @@ class Stream:
             except BlockingIOError:
                 await self._receivers.park()
 
+    async def receive_into(self, target: memoryview) -> int:
+        """Wait for data, copy it to the beginning of `target`, and return how many bytes that were.
+        Return 0 once the peer has ended its direction. Lets other tasks run as `receive` does."""
+        await trio.lowlevel.checkpoint()
+        while not (size := self._lane.read_into(self._core, target)):
+            if self._core.failed is None and self._core.receive_done:
+                return 0
+            self._check()
+            await self._receivers.park()
+        if self._lane.has_output:  # reading has granted credit
+            self._flush()
+        return size
+
     async def finish(self) -> None:
         """End this side's direction. The peer's `receive` returns b"" after the last byte."""
         await trio.lowlevel.checkpoint()

@@ -45,7 +45,7 @@ from .actions import (
     Sign,
 )
 from .aggregate import norm_of
-from .codecs import Feedback, Vector, decode
+from .codecs import Feedback, Vector, decode, encode_difference
 from .errors import AveragingError, BadUpdate
 from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
 from .memory import SpareMemory
@@ -149,7 +149,8 @@ class Averager:
         self._feedback = Feedback(terms.codec, terms.values, base.residual)
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
-        self._sent: tuple[str, bytes] | None = None  # this peer's update that no step has yet
+        # This peer's update that no step has yet.
+        self._sent: tuple[str, bytes | memoryview] | None = None
         self._memory = SpareMemory()
         self._poke = trio.Event()
         self._moved = trio.Event()
@@ -334,7 +335,7 @@ class Averager:
         moved.set()
         self._wake()  # the others may be further already
 
-    async def _take_back(self, data: bytes) -> None:
+    async def _take_back(self, data: bytes | memoryview) -> None:
         """Make an update that no step contains part of the next one."""
         await self._node.host.offload(self._feedback.lost, data)
 
@@ -395,9 +396,8 @@ class Averager:
 
         The round does not wait for this, because what a step consists of determines the state.
         """
-        data = await self._node.host.offload(base.state.encode)
         if self._base is base:
-            root = await self._node.parcels.put(self.terms.id, data)
+            root = await self._node.parcels.put(self.terms.id, *base.state.parts())
             self._state_root(base.step, root)
 
     def _state_root(self, step: str, root: str) -> None:
@@ -406,9 +406,12 @@ class Averager:
             self.rounds.stated(self._node.peer, step, root)
             self._set("state", state_fact(StateFact(step, root)))
 
-    def _encoded(self, base: Vector, values: Vector) -> bytes:
+    def _encoded(self, base: Vector, values: Vector) -> bytes | memoryview:
         """Encode this node's update. Takes long."""
-        return self._feedback.encode(base - values)
+        if self.terms.codec.name == "float32":
+            return encode_difference(base, values, self._memory)
+        update = self._memory.vector(base.size)
+        return self._feedback.encode(np.subtract(base, values, out=update))
 
     def _decoded(self, data: bytes | memoryview) -> Known:
         """Decode an update. Takes long."""

@@ -23,6 +23,7 @@ from .defaults import (
     SPARSE_DECAY,
 )
 from .errors import BadUpdate
+from .memory import SpareMemory
 
 Vector: TypeAlias = NDArray[np.float32]
 """One dimension, finite values."""
@@ -76,6 +77,19 @@ def encode(codec: Codec, vector: Vector) -> bytes:
             return head + sparse.encode(vector, codec.keep)
 
 
+def encode_difference(base: Vector, values: Vector, memory: SpareMemory) -> memoryview:
+    """Encode `base - values` as float32, in memory that is used again, and without a copy.
+
+    Raises BadUpdate as `encode` does.
+    """
+    data = memory.octets(_HEAD.size + 4 * base.size)
+    _HEAD.pack_into(data.data, 0, _MAGIC, CODECS.index("float32"), 0, 0, base.size)
+    vector = data[_HEAD.size :].view(_F32)
+    np.subtract(base, values, out=vector)
+    _check_values(vector)
+    return data.data.toreadonly()
+
+
 def decode(codec: Codec, values: int, data: bytes | memoryview) -> Vector:
     """Decode an update of a peer. `codec` and `values` are those of the run.
 
@@ -119,7 +133,7 @@ class Feedback:
         self.residual = whole - decode(self.codec, whole.size, data)
         return data
 
-    def lost(self, data: bytes) -> None:
+    def lost(self, data: bytes | memoryview) -> None:
         """Take back an encoded update that no step contains, so that the next one includes it."""
         if self.codec.feeds_back:
             self.residual = self.residual + decode(self.codec, self.residual.size, data)

@@ -19,6 +19,9 @@ from .terms import RunTerms
 
 _KIND: Final = "lora/1"
 Array = NDArray[np.float32]
+CODEC: Final = Codec("int8")
+"""Codec of the updates of adapters, which `bench/tuning_bytes.py` measures, too. With `int4`, small
+adapters learn less, and honest updates near the end are refused."""
 
 
 class LoraTensors:
@@ -34,7 +37,7 @@ class LoraTensors:
         terms: AdapterTerms,
         arch: Architecture,
         *,
-        codec: Codec = Codec("int8"),  # noqa: B008  it is frozen
+        codec: Codec = CODEC,
         inner_steps: int = 20,
     ) -> None:
         """`terms` are those of the adapter. Raises KeyError for a module that the model lacks."""

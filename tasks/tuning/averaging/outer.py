@@ -49,12 +49,17 @@ class OuterState:
 
     def encode(self) -> bytes:
         """Return the checkpoint of this state. Equal states have equal bytes."""
+        return b"".join(self.parts())
+
+    def parts(self) -> tuple[memoryview, ...]:
+        """Return the checkpoint in parts, without a copy of the arrays. They are read-only."""
         rows = sorted((public_key_of(peer), points) for peer, points in self.points.items())
         has = self.momentum is not None
         head = _HEAD.pack(_MAGIC, self.round, self.values.size, len(rows), has)
         arrays = [self.values] if self.momentum is None else [self.values, self.momentum]
-        views = [each.astype(_F32, copy=False).data.cast("B") for each in arrays]
-        return b"".join([head, *(key + bytes([points]) for key, points in rows), *views])
+        known = b"".join(key + bytes([points]) for key, points in rows)
+        views = [each.astype(_F32, copy=False).data.cast("B").toreadonly() for each in arrays]
+        return memoryview(head + known), *views
 
 
 def state_bytes(values: int) -> int:

@@ -5,6 +5,7 @@ the blob with its bytes (docs/spec/blob.md), so it does not matter which peer it
 MiB is verified as it arrives. Spec: docs/spec/averaging.md, Transfer.
 """
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -36,11 +37,16 @@ Connect = Callable[[PeerId], Awaitable[Link]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parcel:
-    """Bytes with their root. `top` is the top node of the tree."""
+    """Bytes with their root. `top` is the top node of the tree. The bytes may be in several parts,
+    so that the arrays of a state need not be copied."""
 
     root: str
     top: bytes
-    data: memoryview  # read-only
+    parts: tuple[memoryview, ...]  # read-only
+
+    def whole(self) -> memoryview:
+        """Return all bytes. Several parts are copied."""
+        return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
 
 
 class Size(NamedTuple):
@@ -71,9 +77,9 @@ class Parcels:
     def __contains__(self, root: str) -> bool:
         return root in self._held
 
-    async def put(self, run: str, data: bytes) -> str:
-        """Hold some bytes of a run for peers, and return their root."""
-        parcel = await self._host.offload(parcel_of, data)
+    async def put(self, run: str, *parts: bytes | memoryview) -> str:
+        """Hold some bytes of a run for peers, and return their root. Nothing may change them."""
+        parcel = await self._host.offload(parcel_of, *parts)
         self._hold(run, parcel)
         return parcel.root
 
@@ -97,7 +103,7 @@ class Parcels:
         BadUpdate `wrong-size` if the parcel has another size, whichever peer it comes from.
         """
         if root in self._held:
-            return self._held[root].data
+            return self._held[root].whole()
         async with self._room:
             for peer in peers:
                 try:
@@ -106,7 +112,7 @@ class Parcels:
                 except (TransportError, trio.TooSlowError, ModelError):
                     continue
                 self._hold(run, parcel)
-                return parcel.data
+                return parcel.whole()
         raise AveragingError("no-source", f"no peer delivered the update or state {root[:16]}")
 
     # This side asks.
@@ -124,7 +130,7 @@ class Parcels:
             await stream.finish()
         finally:
             stream.reset("closed")
-        return Parcel(root, top_bytes, data.toreadonly())
+        return Parcel(root, top_bytes, (data.toreadonly(),))
 
     async def _receive_chunks(self, stream: Stream, top: Top, view: memoryview) -> None:
         """Receive and verify the content. Raises ModelError `bad-digest` or `bad-blob`."""
@@ -152,25 +158,38 @@ class Parcels:
                 del self._serving[incoming.peer]
 
     async def _send(self, stream: Stream, parcel: Parcel) -> None:
-        view, at = parcel.data, 0
-        with trio.fail_after(IDLE_SECONDS + len(view) / LEAST_RATE):
+        with trio.fail_after(IDLE_SECONDS + sum(map(len, parcel.parts)) / LEAST_RATE):
             await stream.send(parcel.top)
-            while at < len(view):
-                await stream.wait_sendable()
-                took = stream.send_ready(view[at : at + _PIECE])
-                at += took
-                self.sent += took
+            for part in parcel.parts:
+                at = 0
+                while at < len(part):
+                    await stream.wait_sendable()
+                    took = stream.send_ready(part[at : at + _PIECE])
+                    at += took
+                    self.sent += took
             await stream.finish()
             await stream.receive(1)  # until the peer has everything
 
 
-def parcel_of(data: bytes) -> Parcel:
-    """Return bytes with their root. Hashing takes 0.6 ms per MiB."""
-    view = memoryview(data)
-    leaves = [digest_of(view[at : at + CHUNK]) for at in range(0, len(data), CHUNK)]
-    tree, nodes = build(len(data), leaves)
+def parcel_of(*parts: bytes | memoryview) -> Parcel:
+    """Return bytes, which may be in several parts, with their root. Hashing takes 0.6 ms per
+    MiB."""
+    views = tuple(memoryview(part).toreadonly() for part in parts)
+    leaves, hashed, room = [], hashlib.sha256(), CHUNK
+    for view in views:
+        at = 0
+        while at < len(view):
+            piece = view[at : at + room]
+            hashed.update(piece)
+            at, room = at + len(piece), room - len(piece)
+            if not room:
+                leaves.append(hashed.hexdigest())
+                hashed, room = hashlib.sha256(), CHUNK
+    if room < CHUNK:
+        leaves.append(hashed.hexdigest())
+    tree, nodes = build(sum(map(len, views)), leaves)
     assert not tree.nodes, "the values of a run are bounded (MAX_VALUES)"
-    return Parcel(tree.root, nodes[tree.root], view)
+    return Parcel(tree.root, nodes[tree.root], views)
 
 
 async def _receive_top(stream: Stream) -> bytes:
@@ -193,8 +212,7 @@ async def _receive_into(stream: Stream, target: memoryview) -> None:
     at = 0
     while at < len(target):
         with trio.fail_after(IDLE_SECONDS):
-            data = await stream.receive(min(len(target) - at, CHUNK))
-        if not data:
+            size = await stream.receive_into(target[at : at + CHUNK])
+        if not size:
             raise ModelError("bad-blob", "a peer sent less than it announced")
-        target[at : at + len(data)] = data
-        at += len(data)
+        at += size

@@ -13,7 +13,6 @@ from ....transport.host.seam import Host
 from ...engine.adapters import module_shapes
 from ...engine.families import Architecture
 from ...errors import TaskError
-from ..averaging.codecs import Codec
 from ..averaging.layout import Averaged
 from ..averaging.lora import LoraTensors
 from ..interface import LearnedName, LearnedTensors
@@ -98,7 +97,8 @@ class Running:
         joint = await self._host.offload(self._joint, settings, arch, nursery)
         task = Task(settings, tuning.folder, tuning.plan.data, joint)
         if settings.full:
-            async with self._around.whole_training().subject(settings.root) as subject:
+            whole, together = self._around.whole_training(), bool(settings.together)
+            async with whole.subject(settings.root, settings.length, together=together) as subject:
                 return await TuningRun(self._host, task, subject, curve, tuning.progress).run()
         chain = self._around.chains.chain(settings.root, arch)
         try:
@@ -125,9 +125,8 @@ class Running:
             averaged = self._around.whole_training().averaged(name, root, arch, settings.every)
         else:
             averaged = LoraTensors(
-                settings.together, settings.terms, arch, codec=Codec("int8"),
-                inner_steps=settings.every,
-            )  # fmt: skip
+                settings.together, settings.terms, arch, inner_steps=settings.every
+            )
         return Joint(node, averaged, nursery, self._guard)
 
     async def _arch(self, tuning: Tuning) -> Architecture:

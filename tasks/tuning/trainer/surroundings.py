@@ -44,8 +44,11 @@ class WholeTraining(Protocol):
         """Raise TuningError if this node cannot train a model with rows of `length` tokens."""
         ...
 
-    def subject(self, root: str) -> AbstractAsyncContextManager[Subject]:
-        """Provide the weights of a model until the block ends."""
+    def subject(
+        self, root: str, length: int, *, together: bool
+    ) -> AbstractAsyncContextManager[Subject]:
+        """Provide the weights of a model until the block ends, with the memory that rows of
+        `length` tokens need reserved. Raises TuningError `no-memory` if it is not free."""
         ...
 
     def averaged(self, name: str, root: str, arch: Architecture, every: int) -> Averaged:

@@ -81,13 +81,18 @@ class Tunings:
         return list(self._all.values())
 
     def find(self, text: str) -> Tuning:
-        """Return the fine-tuning with an id, the beginning of one, or the name of its adapter.
+        """Return the fine-tuning with an id, the beginning of one, or the name of its adapter. The
+        id may be that of the job with which other nodes train it.
 
         Raises TuningError `unknown-tuning` if none or several match.
         """
         wanted = text.strip()
         named = [each for each in self._all.values() if each.plan.name == wanted]
-        begun = [each for each in self._all.values() if each.id.startswith(wanted.lower())]
+        begun = [
+            each
+            for each in self._all.values()
+            if each.id.startswith(wanted.lower()) or each.plan.job.startswith(wanted.lower())
+        ]
         found = named[-1:] or (begun if len(wanted) >= _LEAST else [])
         if len(found) != 1:
             matches = f"matches {len(found)} fine-tunings" if found else "is not a fine-tuning here"

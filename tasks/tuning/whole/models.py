@@ -21,6 +21,7 @@ from ...engine.interface import Parts
 from ..interface import LearnedTensors, WeightName
 from ..trainer.errors import TuningError
 from ..trainer.folder import safetensors
+from ..trainer.settings import no_backward, parts_without_backward
 from . import defaults
 from .process import NetworkProcess
 from .subject import WholeSubject, WholeTensors, value_count
@@ -43,12 +44,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """Means of this node: threads, the bytes of memory that its owner offers, and the reason why it
-    cannot compute at all, or None."""
+    """Means of this node: threads, the bytes of offered memory that are free, and the reason why it
+    cannot compute at all, or None. `reserve` takes some of these bytes, or gives them back if they
+    are negative, so that no layers are loaded there."""
 
     threads: int
     memory: Callable[[], int]
     why_not: Callable[[], str | None]
+    reserve: Callable[[int], None]
 
 
 class WholeModels:
@@ -73,26 +76,44 @@ class WholeModels:
                 "no-engine", f"this node computes nothing: {why}",
                 hint="`shoal doctor` says what is missing",
             )  # fmt: skip
-        needed, offered = memory_needed(arch, length, together=together), self._computer.memory()
-        if needed > offered:
+        self._fitting(arch, length, together=together)
+
+    def _fitting(self, arch: Architecture, length: int, *, together: bool) -> int:
+        """Return the bytes that a training takes. Raises TuningError `no-memory` if fewer are
+        free."""
+        needed, free = memory_needed(arch, length, together=together), self._computer.memory()
+        if needed > free:
             raise TuningError(
                 "no-memory",
                 f"training all {value_count(arch):,} weights takes {-(-needed // MIB):,} MiB of "
-                f"memory, and this node offers {offered // MIB:,} MiB",
-                hint="offer more with `--memory`, or train an adapter: leave out `--full`",
+                f"memory, and {max(0, free) // MIB:,} MiB of what this node offers are free",
+                hint="offer more with `--memory`, serve fewer layers with `--layers A:B`, end "
+                "another training, or train an adapter: leave out `--full`",
             )
+        return needed
 
     @asynccontextmanager
-    async def subject(self, root: str) -> AsyncIterator[WholeSubject]:
-        """Provide a model until the block ends. The process starts with the first step."""
+    async def subject(
+        self, root: str, length: int, *, together: bool
+    ) -> AsyncIterator[WholeSubject]:
+        """Provide a model until the block ends, with the memory for rows of `length` tokens
+        reserved. The process starts with the first step.
+
+        Raises TuningError `no-memory` if too little of it is free by now.
+        """
         manifest = await self._content.fetch(root)
-        process = NetworkProcess(self._host, self._computer.threads)
         arch = architecture(manifest.config)
         stored = StoredWeights(self._host, self._content.library, manifest, arch)
+        needed = self._fitting(arch, length, together=together)
+        process = NetworkProcess(self._host, self._computer.threads)
+        self._computer.reserve(needed)
         try:
             yield WholeSubject(process, manifest.config, stored)
         finally:
-            await process.aclose()
+            try:
+                await process.aclose()
+            finally:
+                self._computer.reserve(-needed)
 
     async def write(self, folder: Path, root: str, tensors: LearnedTensors) -> None:
         """Write a trained model as a folder. Raises OSError if the disk fails."""
@@ -131,18 +152,8 @@ def check_family(manifest: Manifest, arch: Architecture) -> None:
             "the weights of this model are quantised, so they cannot be trained",
             hint="train the model that it was made from, or an adapter: leave out `--full`",
         )
-    parts = {
-        "experts": any(kind.experts for kind in arch.kinds),
-        "recurrent layers": arch.recurrent,
-        "attention sinks": arch.sinks,
-        "gated attention": arch.gated_attention,
-    }
-    if found := [name for name, has in parts.items() if has]:
-        raise TuningError(
-            "no-backward",
-            f"models of the family {arch.family} cannot be trained: they have {found[0]}",
-            hint="`docs/families.md` lists what each family supports",
-        )
+    if parts_without_backward(arch):
+        raise no_backward(arch)
 
 
 def memory_needed(arch: Architecture, length: int, *, together: bool) -> int:

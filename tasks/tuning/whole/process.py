@@ -1,6 +1,6 @@
 """Daemon's part of the process that trains a whole model: starts it, and asks it."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -16,7 +16,7 @@ from ...engine.process import WaitingChannel, environment
 from ...engine.wire import Buffer, Header, SharedPayload, WireClosed, WireError
 from ...errors import SessionError
 from ..interface import Batch
-from .defaults import START_S, STOP_GRACE
+from .defaults import ANSWER_S, LEAST_SPEED, START_S, STOP_GRACE, WATCH_S
 
 CHILD: Final = f"{__package__}.child"
 Array = NDArray[np.float32]
@@ -30,6 +30,7 @@ class NetworkProcess:
         self._threads = threads
         self._child: Child | None = None
         self._channel: WaitingChannel | None = None
+        self._sizes: dict[str, int] = {}  # of the weights that were set, as counts of values
 
     @property
     def is_open(self) -> bool:
@@ -48,6 +49,7 @@ class NetworkProcess:
         except (OSError, HostError) as error:
             raise SessionError("worker-crashed", f"the process did not start: {error}") from None
         self._child, self._channel = child, WaitingChannel(child.socket.fileno())
+        self._sizes.clear()
         with trio.move_on_after(START_S) as started:
             await self._ask(("open",), pack(dict(config)))
         if started.cancelled_caught:
@@ -56,6 +58,7 @@ class NetworkProcess:
     async def set(self, role: str, values: Array) -> None:
         """Replace a weight."""
         data = np.ascontiguousarray(values, "<f4").data.cast("B")
+        self._sizes[role] = values.size
         await self._ask(("set", role), data)
 
     async def compute(self, batch: Batch, *, back: bool) -> tuple[float, int]:
@@ -64,7 +67,9 @@ class NetworkProcess:
         rows, length = batch.tokens.shape
         parts = (batch.tokens, batch.targets)
         data = b"".join(np.ascontiguousarray(each, "<i4").tobytes() for each in parts)
-        match await self._ask(("compute", rows, length, back), data):
+        # Forward and backward: six operations for each weight and position (Kaplan et al., 2020).
+        operations = 6 * rows * length * sum(self._sizes.values())
+        match await self._ask(("compute", rows, length, back), data, operations / LEAST_SPEED):
             case (("ok", float(loss), int(counted)), _):
                 return loss, counted
         raise await self._broken("its reply is malformed")
@@ -85,8 +90,12 @@ class NetworkProcess:
         if child is not None:
             await child.stop(STOP_GRACE)
 
-    async def _ask(self, header: Header, data: Buffer) -> tuple[Header, memoryview]:
-        """Return the reply to a request. Raises SessionError if it is refused, or the process ends.
+    async def _ask(
+        self, header: Header, data: Buffer, seconds: float = 0.0
+    ) -> tuple[Header, memoryview]:
+        """Return the reply to a request that may take `seconds` beside ANSWER_S.
+
+        Raises SessionError if it is refused, or the process ends, is stopped or does not answer.
 
         Whatever goes wrong, the process is ended: a late reply would be taken for that to the next
         request.
@@ -95,8 +104,10 @@ class NetworkProcess:
         try:
             if self._channel is None:
                 raise SessionError("worker-crashed", "the process that trains has ended")
-            reply = await self._exchanged(self._channel, header, data)
+            reply = await self._exchanged(self._channel, header, data, ANSWER_S + seconds)
             answered = True
+        except trio.TooSlowError:
+            raise await self._broken("it does not answer") from None
         except (WireClosed, WireError):
             raise await self._broken("it closed the connection") from None
         finally:
@@ -111,13 +122,14 @@ class NetworkProcess:
         raise await self._broken("its reply is malformed")
 
     async def _exchanged(
-        self, channel: WaitingChannel, header: Header, data: Buffer
+        self, channel: WaitingChannel, header: Header, data: Buffer, seconds: float
     ) -> tuple[Header, memoryview]:
+        until = self._host.now() + seconds
         await self._host.offload(channel.put, header, data)
         while not channel.flush():
-            await channel.wait_writable()
+            await self._waited(channel.wait_writable, until)
         while True:
-            await channel.wait_readable()
+            await self._waited(channel.wait_readable, until)
             for found, payload in channel.arrived(THREAD_BYTES):
                 if isinstance(payload, SharedPayload):
                     try:
@@ -125,6 +137,19 @@ class NetworkProcess:
                     finally:
                         payload.close()
                 return found, payload
+
+    async def _waited(self, ready: Callable[[], Awaitable[None]], until: float) -> None:
+        """Await `ready()`. Raises TooSlowError after `until`, or once the process is stopped for
+        WATCH_S, because it would then keep its memory and never answer."""
+        was_stopped = False
+        while True:
+            with trio.move_on_after(WATCH_S):
+                await ready()
+                return
+            stopped = self._child is not None and self._child.is_stopped()
+            if (stopped and was_stopped) or self._host.now() >= until:
+                raise trio.TooSlowError
+            was_stopped = stopped
 
     async def _broken(self, why: str) -> SessionError:
         """End the process, and return the error for it."""

@@ -10,6 +10,7 @@ import pytest
 from shoal.cli.chart import chart
 from shoal.cli.errors import CommandError
 from shoal.cli.main import invoke
+from tests.cli.commands.test_job import ITEM, JOB
 
 TUNING: dict[str, Any] = {
     "id": "3fa9c1d20011", "model": "tiny", "root": "ab" * 32, "name": "tiny-poems",
@@ -190,6 +191,19 @@ def test_show_draws_the_curve_and_job_show_too(shoal: Any, replaced: Any) -> Non
     assert shoal("job", "show", "3fa9").out == found.out
     replaced(daemon({"tuning_show": CommandError("unknown-tuning", "no"), "job_show": unknown}, []))
     assert "no such job" in shoal("job", "show", "3fa9").err
+
+
+def test_the_job_of_a_fine_tuning_shows_its_curve(shoal: Any, replaced: Any) -> None:
+    """This node knows a fine-tuning of another user only from its job."""
+    asked: list[tuple[str, Any]] = []
+    job = {**ITEM, "kind": "finetune", "spec": None, "claims": []}
+    replaced(daemon({"tuning_show": shown(TUNING), "job_show": job}, asked))
+    found = shoal("job", "show", JOB[:8])
+    assert "loss per token (o: on held-out rows)" in found.out, found.err
+    assert asked[-1] == ("tuning_show", {"tuning": JOB})
+    assert '"curve"' in shoal("job", "show", JOB[:8], "--json").out
+    replaced(daemon({"tuning_show": CommandError("unknown-tuning", "no"), "job_show": job}, asked))
+    assert "kind" in shoal("job", "show", JOB[:8]).out
 
 
 def test_list_stop_resume_and_rm(shoal: Any, replaced: Any) -> None:

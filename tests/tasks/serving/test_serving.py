@@ -418,6 +418,26 @@ async def test_too_little_memory_is_an_error_with_both_numbers(autojump_clock: o
 
 
 @pytest.mark.trio
+async def test_no_layers_are_loaded_into_reserved_memory(autojump_clock: object) -> None:
+    world = World()
+    world.other_has_it()
+    free = world.serving.free_bytes
+    assert free == 2**30
+    world.serving.reserve(2**30 - 1000)
+
+    async def body() -> None:
+        assert "need 1 MiB of memory" in await world.settle("failed")
+        assert not world.engine.loads
+        world.serving.reserve(-(2**30 - 1000))
+        await trio.sleep(3600)
+        await world.settle("serving")
+        assert world.engine.loads
+        assert world.serving.free_bytes == 2**30 - world.serving.loaded_bytes < free
+
+    await world.run(body)
+
+
+@pytest.mark.trio
 async def test_the_owners_model_is_found_beyond_the_members(autojump_clock: object) -> None:
     """No linked member names it: the lookup is repeated, and name and meaning are stored."""
     asked: list[float] = []

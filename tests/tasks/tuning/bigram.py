@@ -107,7 +107,7 @@ class Bigrams:
             raise TuningError("no-memory", "too large", hint="offer more")
 
     @asynccontextmanager
-    async def subject(self, root: str) -> AsyncIterator[Subject]:
+    async def subject(self, root: str, length: int, *, together: bool) -> AsyncIterator[Subject]:
         await trio.lowlevel.checkpoint()
         found = Bigram(self.disturb, self.step_s)
         found.spoil = self.spoil

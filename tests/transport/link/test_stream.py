@@ -182,3 +182,27 @@ async def test_others_run_between_pieces_that_have_arrived(virtual_time: object)
                 await far.receive(1)
             nursery.cancel_scope.cancel()
         assert turns >= 50
+
+
+async def test_bytes_are_received_into_the_callers_memory(virtual_time: object) -> None:
+    """All of them in order, with credit for more than one window, until the end or an error."""
+    async with streams() as (near, far, link):
+        data = bytes(range(256)) * (1 << 14) + b"end"
+        target = bytearray(len(data) + 100)
+
+        async def send() -> None:
+            await near.send(data)
+            near.end()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            at = 0
+            while size := await far.receive_into(memoryview(target)[at : at + 70_000]):
+                assert size <= 70_000
+                at += size
+        assert at == len(data) and target[:at] == data and not any(target[at:])
+        far.reset("stop")
+        await until(lambda: near.failed)
+        link.close()
+        with pytest.raises(LinkClosed):
+            await near.receive_into(memoryview(target))

@@ -1,5 +1,7 @@
 """Robust aggregation: the same bits everywhere, and little influence for one author."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,15 @@ def test_the_norm_adds_in_a_fixed_order() -> None:
             squares = [a + b for a, b in zip(squares[:half], squares[half:], strict=True)]
         total += squares[0]
     assert norm_of(vector) == float(np.sqrt(total))
+
+
+def test_the_norm_needs_little_memory() -> None:
+    vector = drawn(2_000_000)
+    tracemalloc.start()
+    norm_of(vector)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.2e6
 
 
 def test_the_mean_weighs_by_tokens() -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from shoal.tasks.tuning.averaging.averager import decode_base, first_base
-from shoal.tasks.tuning.averaging.codecs import Codec
+from shoal.tasks.tuning.averaging.codecs import Codec, CodecName
 from shoal.tasks.tuning.averaging.errors import BadUpdate
+from shoal.tasks.tuning.averaging.memory import Octets, SpareMemory
 from shoal.tasks.tuning.averaging.outer import OuterState
 from shoal.tasks.tuning.averaging.steps import Step
 from shoal.tasks.tuning.averaging.terms import RunTerms
@@ -37,6 +38,45 @@ def test_volunteers_average_over_real_links() -> None:
         loss = await members[0].hill.loss(members[0].bases[-1].values)
         assert loss < 0.3
         assert members[0].parcels.received < 7 * 3 * 1.2 * TERMS.update_bytes
+
+    run(TERMS, body)
+
+
+@pytest.mark.parametrize("codec", ["float32", "int8"])
+def test_a_round_uses_the_memory_of_earlier_ones(
+    codec: CodecName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh, found = list[int](), SpareMemory._found
+
+    def watched(memory: SpareMemory, size: int) -> Octets | None:
+        piece = found(memory, size)
+        if piece is None:
+            fresh.append(size)
+        return piece
+
+    monkeypatch.setattr(SpareMemory, "_found", watched)
+    terms = replace(TERMS, codec=Codec(codec))
+
+    async def body(group: Group) -> None:
+        members = [await group.start(group.made()) for _ in range(3)]
+        for member in members:
+            member.keeps = 1
+        await group.until(lambda: members[0].averager.base.round > 6)
+        assert len(fresh) > 15
+        fresh.clear()
+        await group.until(lambda: members[0].averager.base.round > 12)
+        assert fresh == []
+
+    run(terms, body)
+
+
+def test_a_state_is_held_for_others_without_a_copy() -> None:
+    async def body(group: Group) -> None:
+        member = await group.start(group.made())
+        await group.until(lambda: member.averager.base.round > 1 and bool(member.root))
+        held = member.parcels._held[member.root].parts
+        mine = member.averager.base.values
+        assert any(np.shares_memory(np.frombuffer(part, np.uint8), mine) for part in held)
 
     run(TERMS, body)
 

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from shoal.tasks.tuning.averaging import sparse
-from shoal.tasks.tuning.averaging.codecs import Codec, Feedback, Vector, decode, encode
+from shoal.tasks.tuning.averaging.codecs import (
+    Codec,
+    Feedback,
+    Vector,
+    decode,
+    encode,
+    encode_difference,
+)
 from shoal.tasks.tuning.averaging.errors import BadUpdate
+from shoal.tasks.tuning.averaging.memory import SpareMemory
 
 HEAD = 24
 F32, INT8, INT4, SPARSE = Codec("float32"), Codec("int8"), Codec("int4"), Codec("sparse", 82)
@@ -49,6 +57,17 @@ def test_the_error_of_dense_codecs_is_bounded(codec: Codec, worst: float) -> Non
     vector = drawn(100_000)
     lost = np.linalg.norm(decode(codec, vector.size, encode(codec, vector)) - vector)
     assert lost <= worst * np.linalg.norm(vector)
+
+
+def test_a_difference_is_encoded_like_a_vector_and_checked_like_one() -> None:
+    memory, base, values = SpareMemory(), drawn(10_001), drawn(10_001, seed=1)
+    data = encode_difference(base, values, memory)
+    assert data.readonly and data == encode(F32, base - values)
+    for bad, why in ((np.nan, "not-finite"), (np.inf, "not-finite"), (-2e6, "too-large")):
+        values[10_000] = bad
+        with pytest.raises(BadUpdate) as refused:
+            encode_difference(base, values, memory)
+        assert refused.value.code == why
 
 
 def test_the_sparse_codec_keeps_the_largest_values() -> None:

@@ -56,6 +56,15 @@ def test_a_checkpoint_comes_back(rule: OuterRule) -> None:
     assert (back.momentum is None) == (rule is PLAIN)
 
 
+def test_the_parts_of_a_checkpoint_are_the_arrays_themselves() -> None:
+    state = after(3, RULE)
+    parts = state.parts()
+    assert b"".join(parts) == state.encode() and all(part.readonly for part in parts)
+    assert np.shares_memory(np.frombuffer(parts[1], np.uint8), state.values)
+    assert state.momentum is not None
+    assert np.shares_memory(np.frombuffer(parts[2], np.uint8), state.momentum)
+
+
 def refused(data: bytes, rule: OuterRule = RULE) -> str:
     with pytest.raises(BadUpdate) as error:
         decode_state(data, 1000, rule)

@@ -93,6 +93,24 @@ def test_the_root_is_that_of_the_blob() -> None:
     assert parcel.top == top_of(DATA)
 
 
+@pytest.mark.parametrize("at", [0, 1, 2**20, 2**20 + 5, len(DATA)])
+def test_the_root_is_the_same_however_the_bytes_are_cut(at: int) -> None:
+    cut = parcel_of(DATA[:at], b"", DATA[at : at + 7], memoryview(DATA)[at + 7 :])
+    whole = parcel_of(DATA)
+    assert (cut.root, cut.top) == (whole.root, whole.top)
+    assert cut.whole() == DATA and whole.whole().obj is DATA
+
+
+def test_a_parcel_in_parts_arrives_whole() -> None:
+    async def body(one: Node, two: Node, three: Node) -> None:
+        root = await two.parcels.put(RUN, DATA[:1000], DATA[1000:1_500_000], DATA[1_500_000:])
+        assert root == parcel_of(DATA).root
+        assert await one.parcels.get(RUN, root, ANY, peers(two)) == DATA
+        assert await two.parcels.get(RUN, root, ANY, ()) == DATA
+
+    run(body)
+
+
 def test_two_runs_keep_their_parcels_apart() -> None:
     async def body(one: Node, two: Node, three: Node) -> None:
         root = await one.parcels.put(RUN, DATA)

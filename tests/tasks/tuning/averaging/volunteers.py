@@ -55,6 +55,7 @@ class Volunteer:
         self.spoil: Callable[[Vector], Vector] = lambda update: update
         self.others: Sequence[Address] = ()
         self.bases: list[StartState] = []
+        self.keeps = 1000  # of the bases
         self.judge: Judge = self.hill
         self.seconds = 5.0
         self.mishaps: list[Any] = []
@@ -62,6 +63,11 @@ class Volunteer:
     @property
     def peer(self) -> PeerId:
         return self.identity.peer
+
+    @property
+    def root(self) -> str:
+        """The root of the state from which it trains, or "" if it is not known yet."""
+        return self.averager.rounds.root
 
     @property
     def address(self) -> Address:
@@ -90,7 +96,7 @@ class Volunteer:
     async def _train(self) -> None:
         base = self.averager.base
         while True:
-            self.bases.append(base)
+            self.bases = [*self.bases, base][-self.keeps :]
             await trio.sleep(self.seconds)
             values = base.values - self.spoil(base.values - self.hill.train(base))
             base = await self.averager.exchange(base, values, 100)

@@ -311,6 +311,7 @@ async def test_one_that_moves_is_stopped_and_goes_on_from_there(
         assert tunings.trainer(tuning) == "far"
         await tunings.move(tuning)
         assert remote.gone == [f"moved {tuning.plan.job}"]
+        assert tunings.find(tuning.plan.job) is tunings.find(tuning.plan.job[:9]) is tuning
     async with node.daemon() as tunings:
         (tuning,) = tunings.all()
         await trio.sleep(1)

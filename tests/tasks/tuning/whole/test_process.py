@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from shoal.tasks.tuning.trainer.errors import TuningError
 from shoal.tasks.tuning.trainer.optimiser import Array
 from shoal.tasks.tuning.whole.models import Computer, Content, WholeModels, memory_needed
 from shoal.tasks.tuning.whole.network import WholeNetwork
+from shoal.tasks.tuning.whole.subject import WholeSubject
 from shoal.tasks.tuning.whole.weights import floats
 from shoal.transport.host.real import RealHost
 
@@ -46,9 +48,15 @@ class World:
         _, manifest = await self.library.add(embedded_folder(), "tiny")
         self.root = manifest.root
         content = Content(self.library, self.fetch, self.make_room, self.announce)
-        computer = Computer(1, lambda: self.memory, lambda: self.why)
+        computer = Computer(1, lambda: self.memory, lambda: self.why, self.reserve)
         self.models = WholeModels(self.host, content, computer)
         return self
+
+    def subject(self) -> AbstractAsyncContextManager[WholeSubject]:
+        return self.models.subject(self.root, 512, together=False)
+
+    def reserve(self, size: int) -> None:
+        self.memory -= size
 
     async def fetch(self, root: str) -> Manifest:
         return await self.library.manifest(root)
@@ -72,7 +80,7 @@ def batch() -> Batch:
 async def test_the_process_computes_what_the_network_does_and_is_replaced(tmp_path: Path) -> None:
     world = await World(tmp_path).open()
     one = batch()
-    async with world.models.subject(world.root) as subject:
+    async with world.subject() as subject:
         weights = await subject.first()
         found = await subject.gradients(one, weights, weights.keys())
         net = WholeNetwork(ARCH)
@@ -99,7 +107,7 @@ async def test_the_process_computes_what_the_network_does_and_is_replaced(tmp_pa
         assert subject._process.is_open, "a refusal is a reply"
     broken = {name: each.copy() for name, each in weights.items()}
     broken[WeightName("model.norm.weight")][0] = np.nan
-    async with world.models.subject(world.root) as subject:
+    async with world.subject() as subject:
         with pytest.raises(SessionError) as refused:
             await subject.loss(one, broken)
         assert refused.value.code == "not-finite"
@@ -107,7 +115,7 @@ async def test_the_process_computes_what_the_network_does_and_is_replaced(tmp_pa
 
 async def test_a_cancelled_request_leaves_no_process(tmp_path: Path) -> None:
     world = await World(tmp_path).open()
-    async with world.models.subject(world.root) as subject:
+    async with world.subject() as subject:
         weights = await subject.first()
         await subject.loss(batch(), weights)
         child = subject._process._child
@@ -122,7 +130,7 @@ async def test_the_result_is_a_model_for_transformers_and_for_the_library(tmp_pa
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     world = await World(tmp_path).open()
-    async with world.models.subject(world.root) as subject:
+    async with world.subject() as subject:
         weights = await subject.first()
     trained: dict[LearnedName, Array] = {name: each + 0.01 for name, each in weights.items()}
     folder = tmp_path / "out"
@@ -137,7 +145,7 @@ async def test_the_result_is_a_model_for_transformers_and_for_the_library(tmp_pa
     assert world.library.resolve("mine") == root != world.root
     assert world.announced == [root] and world.rooms[0] > 17 << 20
     assert "mine" in await world.models.named()
-    async with world.models.subject(root) as subject:
+    async with world.models.subject(root, 512, together=False) as subject:
         again = await subject.first()
     assert all(again[name].tobytes() == each.tobytes() for name, each in trained.items())
 
@@ -151,8 +159,8 @@ async def test_a_model_that_cannot_be_trained_is_refused(tmp_path: Path) -> None
             return Manifest({**found.config, **config}, found.files, found.tensors)
 
         content = Content(world.library, fetch, world.make_room, world.announce)
-        models = WholeModels(world.host, content, Computer(1, lambda: world.memory,
-                                                           lambda: world.why))  # fmt: skip
+        computer = Computer(1, lambda: world.memory, lambda: world.why, world.reserve)
+        models = WholeModels(world.host, content, computer)
         arch = architecture({**CONFIG, **config})
         with pytest.raises(TuningError) as found:
             await models.check(world.root, arch, length, together=False)
@@ -170,6 +178,48 @@ async def test_a_model_that_cannot_be_trained_is_refused(tmp_path: Path) -> None
         await world.models.check(world.root, ARCH, 512, together=True)
     world.why = "torch is absent"
     assert (await refused({})).code == "no-engine"
+
+
+async def test_a_training_reserves_its_memory_until_it_ends(tmp_path: Path) -> None:
+    world = await World(tmp_path).open()
+    needed = memory_needed(ARCH, 512, together=False)
+    world.memory = 2 * needed - 1
+    async with world.subject():
+        assert world.memory == needed - 1
+        with pytest.raises(TuningError) as refused:
+            async with world.subject():
+                pass
+        error = refused.value
+        assert error.code == "no-memory" and f"{-(-needed // 2**20):,} MiB" in error.message
+        assert "--memory" in str(error.hint) and "--layers" in str(error.hint)
+    assert world.memory == 2 * needed - 1
+    with pytest.raises(ZeroDivisionError):
+        async with world.subject():
+            raise ZeroDivisionError
+    assert world.memory == 2 * needed - 1
+
+
+@pytest.mark.parametrize("what", ["stopped", "silent"])
+async def test_a_frozen_process_is_ended_and_replaced(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.tasks.tuning.whole.process.WATCH_S", 0.2)
+    world = await World(tmp_path).open()
+    async with world.subject() as subject:
+        weights = await subject.first()
+        loss = await subject.loss(batch(), weights)
+        child = subject._process._child
+        assert child is not None
+        if what == "silent":  # as if the system did not say that it is stopped
+            monkeypatch.setattr(type(child), "is_stopped", lambda self: False)
+            monkeypatch.setattr("shoal.tasks.tuning.whole.process.ANSWER_S", 1.0)
+        os.kill(child.pid, signal.SIGSTOP)
+        with trio.fail_after(30), pytest.raises(SessionError, match="it does not answer") as hung:
+            await subject.loss(batch(), weights)
+        assert hung.value.code == "worker-crashed"
+        assert await child.wait() == -signal.SIGKILL
+        monkeypatch.undo()
+        assert await subject.loss(batch(), weights) == loss
 
 
 async def test_values_of_stored_dtypes() -> None:
