@@ -103,7 +103,7 @@ OWN = {
     },
     "dht/exchange/intake.py": {"self._store_on"},
     "dht/service.py": {"self._joining.run", "self._persistence.run"},
-    "tasks/engine/process.py": {"self._write", "self._watch"},
+    "tasks/engine/process.py": {"self._requests.write", "self._watch"},
     "tasks/jobs/runner.py": {"one"},  # within the guarded task of its piece
     "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
