@@ -49,6 +49,7 @@ from .memory import check_memory
 from .network import NetworkParts
 from .telling.fetchprogress import FetchProgress
 from .telling.giving import giving_lines
+from .telling.jobdisk import watch_job_disk
 from .telling.journal import keep_journal
 from .tuning import TuningParts
 
@@ -301,6 +302,9 @@ class Node:
         nursery.start_soon(self._watch_serving)
         self.endpoint.guard.start_repeated(
             nursery, "members", watch_holes, self.host, self.directory, self.health
+        )
+        nursery.start_soon(
+            watch_job_disk, self.content.quota.shortage, lambda: self.working.does_jobs, self.health
         )
 
     async def _join(self, invitation: Invitation) -> None:
