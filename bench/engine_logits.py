@@ -39,7 +39,7 @@ from shoal.tasks.engine import families
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.interface import DType, LoadShard, Parts, Span, TensorSource, Want
 from shoal.tasks.engine.messages import adapter_payload, load_payload, span_frame
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
 

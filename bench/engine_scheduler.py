@@ -15,9 +15,10 @@ import time
 from statistics import median
 from typing import Final
 
-from shoal.tasks.engine.scheduler import Scheduler, StepCosts
+from shoal.tasks.engine.scheduler import Scheduler
+from shoal.tasks.engine.scheduling.costs import StepCosts
 
-MEASURES = ("tasks/engine/scheduler.py",)
+MEASURES = ("tasks/engine/scheduler.py", "tasks/engine/scheduling/shares.py")
 
 GOAL_US: Final = 300.0
 SESSIONS: Final = 256

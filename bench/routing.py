@@ -40,7 +40,7 @@ from typing import Any, Final
 from worlds.routed import BLOCK, POLICIES, Fleet, Policy, Request, World, arrivals, read_trace
 from worlds.traces import find_traces
 
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 
 MEASURES = ("tasks", "netsim/daemons", "netsim/network", "netsim/world.py", "transport/identity.py")
 

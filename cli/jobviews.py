@@ -57,6 +57,11 @@ def fields(answer: "messages.ShownJob") -> str:
         rows.append(("submitted", _time(answer.made)))
     if answer.deadline:
         rows.append(("deadline", _time(answer.deadline)))
+    if answer.replicated:
+        rows.append(("copies", "another node has the job and its rows"))
+    elif answer.lack is not None:
+        rows.append(("copies", render.safe(answer.lack.message, 400)))
+        rows.append(("", render.safe(answer.lack.hint, 400)))
     if answer.came:
         rows.append(("result", f"came {_time(answer.came)}"))
     claims = sorted(answer.claims, key=lambda claim: claim.piece)
@@ -101,7 +106,8 @@ def _state(item: "messages.JobView") -> str:
         said += ", read" if item.read else ""
     elif item.place:
         said += f", place {item.place}"
-    return said
+    only_here = item.replicated is False and item.state == "open"
+    return f"{said}, only here" if only_here else said
 
 
 def _rows(item: "messages.JobView") -> str:

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 
 class _Events:
-    """The events that have arrived, by their number, and the token of the answer."""
+    """The events that have arrived, by their number, and the token and seed of the answer."""
 
     def __init__(self, take: "Callable[[TextEvent], None]") -> None:
         self._take = take
         self.token = ""
+        self.seed = 0
         self.count = 0
 
     def __call__(self, event: "TextEvent") -> None:
         from ..node.control.messages.generation import AnswerKept
 
         if isinstance(event, AnswerKept):
-            self.token = event.token
+            self.token, self.seed = event.token, event.seed
             return
         self.count += 1
         self._take(event)
@@ -65,31 +66,37 @@ def _resumed(data: Path, events: _Events, dropped: CommandError) -> "GeneratedTe
     until = time.monotonic() + defaults.RESUME_PATIENCE
     while True:
         if not is_running(data):
-            raise _ended(data)
+            raise _ended(data, events.seed)
         count = events.count
         try:
             ask = Resume(token=events.token, since=count)
             return request(data, ask, on_event=events, wait=True)
         except CommandError as error:
             if error.code == "unknown-answer":  # the daemon was restarted
-                raise _ended(data) from None
+                raise _ended(data, events.seed) from None
             if error.code != "not-running":
                 raise
             if events.count > count:
                 until = time.monotonic() + defaults.RESUME_PATIENCE
             if time.monotonic() > until:
-                raise dropped from None
+                hint = "; ".join(filter(None, (dropped.hint, _same_text(events.seed))))
+                raise CommandError(dropped.code, dropped.message, hint=hint) from None
         time.sleep(defaults.RESUME_PAUSE)
 
 
-def _ended(data: Path) -> CommandError:
+def _ended(data: Path, seed: int) -> CommandError:
     """Return the error for an answer whose daemon has ended."""
     return CommandError(
         "not-running",
         f"the daemon on `{data}` has ended, and the answer with it",
-        hint=f"start it again with `shoal node{data_flag(data)}`, and run this command again: at "
-        "temperature 0 or with the same `--seed`, the text is the same",
+        hint=f"start it again with `shoal node{data_flag(data)}`, and run this command again; "
+        + _same_text(seed),
     )
+
+
+def _same_text(seed: int) -> str:
+    """Return the part of a hint that says how to get the text of a lost answer."""
+    return f"with `--seed {seed}` the text is the same, also on another node of the swarm"
 
 
 def _forget(data: Path, token: str) -> None:

@@ -3,10 +3,12 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from shoal.cli.errors import CommandError
 from tests.cli.daemons import Daemon, daemons, shoal
@@ -160,6 +162,44 @@ def test_killed_and_moved_between_nodes_it_ends_with_the_same_bytes(
         assert weights(found) == weights(staying)
         curves = [home.ask("tuning_show", tuning=name)["curve"] for name in ("moving", "staying")]
         assert curves[0] == curves[1] and len(curves[0]) == 120
+
+
+def test_two_daemons_average_and_the_result_answers_over_http(data: Path, tmp_path: Path) -> None:
+    """Two rounds of eight steps. Each node has an order of rows of its own."""
+    with daemons() as run:
+        one = run(tmp_path / "one", *ARGS, "--api", "0")
+        one.wait_until(lambda status: bool(status["addresses"]))
+        two = run(tmp_path / "two", *ARGS, "--bootstrap", one.address)
+        nodes = (one, two)
+        for node in nodes:
+            node.wait_until(lambda status: status["serving"]["phase"] == "serving")
+            node.wait_until(lambda status: status["peers"] == 1)
+        asked = {"model": "tiny", "path": str(data), "name": "ours", "together": "ours", "every": 8,
+                 "steps": 16, "batch": 2, "length": 32, "rank": 4, "held_out": 0.0}  # fmt: skip
+
+        def begin(number: int) -> None:
+            nodes[number].ask("tuning_begin", wait=True, seed=number, **asked)
+
+        with ThreadPoolExecutor(2) as pool:  # in the same seconds, so that they are in all rounds
+            list(pool.map(begin, range(2)))
+        found = [until(node, "ours", lambda view: view["state"] == "done") for node in nodes]
+        for company in (view["company"] for view in found):
+            assert (company["round"], company["refused"]) == (2, 0), company
+        assert weights(found[0]) == weights(found[1])
+        curves = [node.ask("tuning_show", tuning="ours")["curve"] for node in nodes]
+        assert curves[0] != curves[1], "each has trained"
+
+        api = one.ask("api")
+        with OpenAI(base_url=api["url"], api_key=api["token"], max_retries=0) as client:
+            texts = [
+                client.completions.create(
+                    model=model, prompt="A shoal of", max_tokens=12, temperature=0
+                ).choices[0].text
+                for model in ("tiny+ours", "tiny")
+            ]  # fmt: skip
+        expected = one.ask("run", wait=True, model="tiny", adapter="ours", prompt="A shoal of",
+                           raw=True, max_tokens=12)  # fmt: skip
+        assert texts[0] == expected["text"] != texts[1]
 
 
 def test_all_weights_are_trained_killed_and_the_model_answers(data: Path, tmp_path: Path) -> None:

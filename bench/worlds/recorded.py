@@ -26,7 +26,7 @@ from shoal.netsim.world import World
 from shoal.tasks.drafting.sessions import Drafting
 from shoal.tasks.engine.families import Architecture
 from shoal.tasks.engine.interface import LoadShard, Sampling
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from shoal.tasks.engine.shard import ChosenToken, Compute, Pick, Piece, Stop
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Model, Summary
 from shoal.transport.host.seam import Host as Seam

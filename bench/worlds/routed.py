@@ -19,7 +19,9 @@ from random import Random
 from typing import Final, Literal
 
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
+from shoal.tasks.engine.scheduler import Scheduler
+from shoal.tasks.engine.scheduling.costs import StepCosts
+from shoal.tasks.engine.scheduling.shares import Share
 from shoal.tasks.routing.affinity import NO_PREFIX, CachedNames, Prefix, ranked
 from shoal.tasks.routing.beliefs import Load, Observed, Shard, Times
 from shoal.tasks.routing.paths import Hop

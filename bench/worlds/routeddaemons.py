@@ -22,7 +22,7 @@ from shoal.tasks.costs.steps import shard_costs
 from shoal.tasks.costs.work import ModelWork
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 
 from .routed import Fleet, Request, World
 

@@ -168,11 +168,10 @@ def _send(data: Path, order: jobfiles.JobOrder) -> "messages.SubmittedJobs":
         broken = render.count(sent.broken_rows, "broken line")
         rows = render.count(sent.rows - sent.broken_rows, "other row")
         print(f"{broken}; the {rows} will be done", file=sys.stderr)
-    if not sent.replicated:
-        print(
-            "no other node has the job yet: keep this node running until one has",
-            file=sys.stderr,
-        )
+    if sent.lack is not None:
+        lack = sent.lack
+        print(f"{render.safe(lack.code)}: {render.safe(lack.message, 400)}", file=sys.stderr)
+        print(f"hint: {render.safe(lack.hint, 400)}", file=sys.stderr)
     return sent
 
 

@@ -38,7 +38,7 @@ from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.kv.parts import KvShape
 from ...tasks.engine.passes import Tuner
 from ...tasks.engine.sampling import Change
-from ...tasks.engine.scheduler import AdapterCosts, StepCosts
+from ...tasks.engine.scheduling.costs import AdapterCosts, StepCosts
 from ...tasks.engine.shard import ChosenToken, Compute, Pick, Piece, Slots, Stop
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
@@ -91,6 +91,7 @@ class NumberCompute:
         self._row = _ONE[shard.dtype] * _PIECES + bytes(self._width - _PIECES * self._step)
 
     exactness = "simulated"
+    has_own_memory = False
 
     def allocate(self, blocks: int, states: int) -> None:
         """Discard all numbers. Memory is used only for blocks that are written."""
@@ -229,6 +230,12 @@ class NumberCompute:
             [self._block(at // BLOCK)[layer][at % BLOCK] for at in places]
             for layer in range(len(self._layers))
         ]
+
+    def copied_kv(self, slots: Slots) -> list[list[int]]:
+        return self.kept_kv(slots)
+
+    def restore_kv(self, slots: Slots, values: list[list[int]]) -> None:
+        self.write_kv(slots, range(len(values)), [array("Q", row) for row in values])
 
     def kv_distance(self, slots: Slots, values: list[list[int]]) -> float:
         """Return 1 if any number differs, because similar numbers mean nothing."""
@@ -405,10 +412,15 @@ class Timed:
         self.export, self.imported, self.install = inner.export, inner.imported, inner.install
         self.parsed_kv, self.write_kv = inner.parsed_kv, inner.write_kv
         self.kept_kv, self.kv_distance = inner.kept_kv, inner.kv_distance
+        self.copied_kv, self.restore_kv = inner.copied_kv, inner.restore_kv
 
     @property
     def exactness(self) -> str:
         return self._inner.exactness
+
+    @property
+    def has_own_memory(self) -> bool:
+        return self._inner.has_own_memory
 
     @property
     def has_reference(self) -> bool:

@@ -76,6 +76,9 @@ class SimulatedCore(Core):
         """Return the available memory of the simulated machine."""
         return self._host.machine().memory_available
 
+    def host_available_bytes(self) -> int:
+        return self.available_bytes()
+
     def resident_bytes(self) -> int:
         """Return the memory that a real worker would use for weights and KV."""
         return self.used_bytes

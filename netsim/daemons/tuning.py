@@ -15,7 +15,7 @@ from ...tasks.engine.errors import EngineError
 from ...tasks.engine.families import Architecture
 from ...tasks.engine.interface import Parts
 from ...tasks.engine.passes import PassOrder, ShardPass, Tuner, pass_sizes, tensor_sizes
-from ...tasks.engine.scheduler import StepCosts
+from ...tasks.engine.scheduling.costs import StepCosts
 from ...tasks.engine.wire import Buffer
 
 _BACK = 2.0  # time of a backward pass, as a multiple of the forward pass

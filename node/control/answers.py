@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...tasks.engine.interface import Rules
+from ...tasks.engine.interface import Rules, Sampling
 from ...tasks.inference.generation import (
     Awaited,
     Forwarded,
@@ -54,14 +54,15 @@ class AnswerOperations:
 
     async def run(self, ask: generation.Run, emit: Emit) -> generation.GeneratedText:
         self._base.refuse_when_stopping()
+        sampling = sampling_of(ask, self._host)
 
         async def work(note: Note[generation.TextEvent]) -> generation.GeneratedText:
-            return await self._generate(ask, note)
+            return await self._generate(ask, sampling, note)
 
         kept = self._answers.begin(OWNER, work) if ask.resumable else None
         if kept is None:
-            return await self._generate(ask, _without_size(emit))
-        await emit(generation.AnswerKept(kept.token))
+            return await self._generate(ask, sampling, _without_size(emit))
+        await emit(generation.AnswerKept(kept.token, sampling.seed))
         return await self._answers.follow(kept, 0, emit)
 
     async def resume(self, ask: generation.Resume, emit: Emit) -> generation.GeneratedText:
@@ -76,10 +77,9 @@ class AnswerOperations:
         return generation.Forgotten(True)
 
     async def _generate(
-        self, ask: generation.Run, note: Note[generation.TextEvent]
+        self, ask: generation.Run, sampling: Sampling, note: Note[generation.TextEvent]
     ) -> generation.GeneratedText:
         """Generate an answer. `note` receives its events with their sizes."""
-        sampling = sampling_of(ask, self._host)
         asked = GenerateRequest(
             model=ask.model,
             prompt=ask.prompt,
@@ -97,7 +97,7 @@ class AnswerOperations:
             nonlocal stages, sharer
             if isinstance(event, Routed):
                 stages = tuple(map(_hop_view, event.stages))
-                await note(generation.ChainChosen(stages), CHAIN_BYTES)
+                await note(generation.ChainChosen(stages, sampling.seed), CHAIN_BYTES)
             elif isinstance(event, Forwarded):
                 sharer = event.peer
                 await note(generation.SharerChosen(event.peer), CHAIN_BYTES)

@@ -3,7 +3,7 @@
 Specified in docs/spec/control.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,17 @@ from ...dht.defaults import CONFIG_LIMIT
 from ...dht.errors import ModelError
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
-from ...tasks.costs.members import member_rates
 from ...tasks.defaults import FLOAT32_PARAMETERS
 from ...tasks.engine.families import DTYPE_BYTES, Architecture, architecture, weight_bytes
 from ...tasks.engine.interface import DType, Parts
 from ...tasks.errors import BadNodes
 from ...tasks.placement.coverage import Span
+from ...tasks.placement.demand import Slower, as_claimed
 from ...tasks.placement.fleet import DEMAND, Demand, Fleet, Machine, PlanModel
 from ...tasks.placement.improve import believed
 from ...tasks.placement.links import links_between
 from ...tasks.placement.nodesfile import FILE_BYTES, NodesFile, read_newcomer, read_nodes
+from ...tasks.placement.placing import Facts
 from ...tasks.placement.precision import smaller
 from ...tasks.placement.shard import choose_dtype
 from ...tasks.placement.whatif import Outcome, PlannedNode, best_outcome, what_if
@@ -48,8 +49,16 @@ NEWCOMER: Final = PeerId("the added machine")
 class PlanOperations:
     """The control socket operation `plan` of one node."""
 
-    def __init__(self, host: Host, content: ContentParts, directory: Directory) -> None:
+    def __init__(
+        self,
+        host: Host,
+        content: ContentParts,
+        directory: Directory,
+        slower: Slower = as_claimed,
+    ) -> None:
+        """`slower` tells how much slower members are than they claim, as this node measured."""
         self._host = host
+        self._slower = slower
         self._content = content
         self._directory = directory
 
@@ -65,18 +74,24 @@ class PlanOperations:
             peers = [record.peer for record in members]
             ask = replace(ask, remove=shortid.meant(ask.remove, peers, "peer", hint=PEERS))
         served = _served(members, manifest.root)
-        return await self._host.offload(
-            lambda: plan_view(ask, _model(manifest), _fleet(members), served)
-        )
+        described = await self._host.offload(_model, manifest)
+        model = await self._host.offload(PlanModel.of, *described)
+        # Not in a thread, because the gateway changes what it has measured meanwhile.
+        nodes = fleet_of(members, manifest.root, model, self._slower)
+        return await self._host.offload(lambda: plan_view(ask, described, nodes, served))
 
 
-def _fleet(members: list[MemberRecord]) -> NodesFile:
+def fleet_of(
+    members: Collection[MemberRecord], root: str, model: PlanModel, slower: Slower
+) -> NodesFile:
     """Return the members with an engine as machines, at most PLAN_MEMBERS, those with most memory
-    first. Claims of speed are believed as far as placement believes them."""
+    first. Their speed is what they measured with their shard of the model, and what this node
+    measured of them, as far as placement believes it."""
+    facts = Facts(root, model)
     able = [record for record in members if record.capacity.engine]
     able.sort(key=lambda record: (-record.capacity.memory_bytes, record.peer))
     able = able[: defaults.PLAN_MEMBERS]
-    rates = believed([member_rates(record.capacity) for record in able])
+    rates = believed([facts.rates(record, slower) for record in able])
     machines = tuple(
         Machine(record.peer, record.capacity.memory_bytes, each)
         for record, each in zip(able, rates, strict=True)

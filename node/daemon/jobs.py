@@ -93,7 +93,7 @@ class Working:
             ),
         )
         """Replication of jobs, their inputs and their outputs."""
-        self.own_replication = OwnReplication(self.replication, self.desk, _blob_of)
+        self.own_replication = OwnReplication(host, self.replication, self.desk, _blob_of)
         """Replication of the jobs that this node has submitted."""
         self.shelf = shelf
         self.moving = Moving(base, network, models, shelf, tuning, self.seals)
@@ -179,6 +179,7 @@ class Working:
             nursery.start_soon(self._collect)
             nursery.start_soon(self._accounting.run)
             self.local.guard.start_repeated(nursery, "authors of jobs", self._tidy)
+            self.local.guard.start_repeated(nursery, "own jobs", self._confirm)
             nursery.start_soon(self.worker.run if self._does_jobs else self._withdraw)
             task_status.started()
 
@@ -187,6 +188,11 @@ class Working:
         await self._state.shown.wait()
         self.checks.trust.load()
         await self._collector.run()
+
+    async def _confirm(self) -> None:
+        """Have other nodes store this node's jobs that none has yet."""
+        await self._state.shown.wait()
+        await self.own_replication.run()
 
     async def _tidy(self) -> None:
         """Delete what is kept for authors that have had no jobs for a while."""

@@ -17,11 +17,13 @@ DONE: Final = b"data: [DONE]\n\n"
 @dataclass(frozen=True, slots=True)
 class Heading:
     """The fields with which every document of one answer begins. `created` is in seconds since
-    1970."""
+    1970. The first event of a stream has the `seed` too: with it, another gateway gives the same
+    answer if this one is lost."""
 
     ident: str
     created: int
     model: str
+    seed: int
 
 
 class AnswerForm(ABC):
@@ -35,6 +37,7 @@ class AnswerForm(ABC):
     def __init__(self, heading: Heading, asked: Asked) -> None:
         self._heading = heading
         self._asked = asked
+        self._begun = False  # whether the stream's first event was made
         self._text_offset = 0  # characters of the tokens so far
 
     # Not streamed.
@@ -75,6 +78,9 @@ class AnswerForm(ABC):
     ) -> bytes:
         shown = [choice | {"finish_reason": finish_reason} for choice in choices]
         document = self._document(self.part_kind, shown)
+        if not self._begun:
+            self._begun = True
+            document["seed"] = self._heading.seed
         if self._asked.include_usage:
             document["usage"] = usage
         return event_of(json.dumps(document).encode())

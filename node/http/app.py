@@ -60,6 +60,8 @@ class _Kind:
     form: type[AnswerForm]
 
 
+_RANDOM_BITS: Final = 53
+"""Bits of a random seed, which clients in JavaScript read exactly."""
 _CHAT: Final = _Kind(read_chat, ChatAnswer)
 _COMPLETION: Final = _Kind(read_completion, CompletionAnswer)
 
@@ -146,9 +148,10 @@ class ApiApp:
             place.enter_context(self._place())
             asked = kind.read(await read_body(receive))
             host = self._backend.host
-            request = asked.for_gateway(int.from_bytes(host.entropy(8)))
+            request = asked.for_gateway(int.from_bytes(host.entropy(8)) >> 64 - _RANDOM_BITS)
             ident = kind.form.ident + host.entropy(_ID_BYTES).hex()
-            form = kind.form(Heading(ident, int(host.wall()), asked.model), asked)
+            seed = request.sampling.seed
+            form = kind.form(Heading(ident, int(host.wall()), asked.model, seed), asked)
             if asked.stream:
                 await self._stream(request, form, send, asked, place)
             else:
@@ -228,12 +231,13 @@ class ApiApp:
     async def _events(self, request: GenerateRequest, form: AnswerForm, note: Note[bytes]) -> bool:
         """Generate an answer as events. Raises ShoalError if it fails before its first text."""
         begun = False
+        opening = form.opening()  # made first, since the first event has the seed
 
         async def tell(event: bytes) -> None:
             nonlocal begun
             if not begun:
                 begun = True
-                event = form.opening() + event
+                event = opening + event
             await note(event, len(event))
 
         async def pass_on(event: GatewayEvent) -> None:

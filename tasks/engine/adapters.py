@@ -19,7 +19,7 @@ from .defaults import ADAPTER_CHUNKS, ADAPTER_SHARE, ADAPTERS, MAX_RANK
 from .errors import EngineError
 from .families import Architecture
 from .kv.blocks import BlockPool
-from .scheduler import AdapterCosts
+from .scheduling.costs import AdapterCosts
 
 Module = Literal[
     "q_proj",

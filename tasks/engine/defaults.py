@@ -78,6 +78,9 @@ PACKED_ROWS = 64  # outputs up to a multiple of which the native kernels fill a 
 PACKED_COLUMNS = 32  # … and inputs
 PADDING_BYTES = 2**20  # of a layer by which its matrices may grow when they are filled, uncounted
 
+HOST_WAIT_S = 30.0  # seconds for which a session in host memory waits for blocks, then it ends
+HOST_PART = 0.5  # part of the free host memory that copies of KV may take
+
 THREAD_BYTES = 4 << 20  # payloads above this are copied by a thread, not by the daemon's loop
 PASS_POSITIONS = 8192  # positions of one training pass
 TUNINGS = 16  # open tunings of a worker

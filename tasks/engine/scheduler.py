@@ -27,15 +27,13 @@ was.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import fsum, inf
-from typing import Final
 
 from .defaults import (
     ACCOUNTS,
     BACKGROUND_PART,
-    CHANGED,
     DECODE_FACTOR,
     DECODE_PART,
     GROUP_GAIN,
@@ -45,127 +43,12 @@ from .defaults import (
     PREFILL_STEP_S,
     PROMPT_STEPS,
     SAVED_S,
-    STEP_ROWS,
     STEP_S,
-    USERS,
 )
 from .grouping import Groups
-from .interface import Sampling
 from .kv.blocks import BLOCK
-
-
-@dataclass(frozen=True, slots=True)
-class PickCosts:
-    """Predicted time that the choice of a token takes beyond that of the likeliest one, in seconds.
-
-    A drawn token takes `one` if `top_k` is 1, and up to `all` if every token of the `vocabulary`
-    may be drawn. The report of the most likely tokens takes `top`. The change of up to CHANGED
-    logits by rules takes `changed`.
-    """
-
-    one: float
-    all: float
-    top: float
-    vocabulary: int
-    changed: float = 0.0
-
-    def seconds(self, sampling: Sampling, top: int, changed: int = 0) -> float:
-        """Return the seconds for a token with these parameters, of which rules change up to
-        `changed` logits."""
-        seconds = self.top if top else 0.0
-        if changed:
-            seconds += self.changed * max(1.0, min(changed, self.vocabulary) / CHANGED)
-        if sampling.temperature > 0:
-            part = min(1.0, (sampling.top_k or self.vocabulary) / self.vocabulary)
-            seconds += self.one + part * (self.all - self.one)
-        return seconds
-
-
-NO_PICK_COSTS: Final = PickCosts(0.0, 0.0, 0.0, 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepCosts:
-    """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
-    `attended` for each pair of a row and a position that it attends to. Texts take more: `chosen`
-    for each row, as it attends by itself and its token is chosen, and `alone` for each position,
-    whose keys and values are read for a few rows only. A token that is not simply the likeliest one
-    takes more, as `picks` say. A step has at most `most_rows` rows, which bounds the memory for
-    intermediate values.
-
-    The object stands for its shard. Two shards may have equal costs, so objects are not compared by
-    their values.
-    """
-
-    fixed: float
-    row: float
-    attended: float
-    most_rows: int = STEP_ROWS
-    chosen: float = 0.0
-    alone: float = 0.0
-    picks: PickCosts = NO_PICK_COSTS
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AdapterCosts:
-    """Predicted time that an adapter adds to a step, in seconds: `fixed` if it is in the step, and
-    `row` for each of its rows. The object stands for the adapter."""
-
-    fixed: float
-    row: float
-
-
-@dataclass(slots=True, eq=False)
-class _Gateway:
-    """Virtual time of one gateway, in seconds, and its users by their tags."""
-
-    number: int  # decides between equal times
-    time: float
-    served: float = 0.0  # virtual time of the user that was served last
-    shares: int = 0  # open sessions, a count
-    ready: int = 0  # sessions with work, a count
-    step: int = 0  # number of the last step that it was in
-    before: float = 0.0  # its virtual time when that step began
-    prompted: int = 0  # number of the last step that had a part of one of its prompts
-    users: "dict[bytes, _User]" = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class _User:
-    """Virtual time of one user of a gateway, in seconds."""
-
-    gateway: _Gateway
-    number: int  # decides between equal times
-    time: float
-    served: float = 0.0  # virtual time of the session that was served last
-    shares: int = 0  # open sessions, a count
-    ready: int = 0  # sessions with work, a count
-
-
-@dataclass(slots=True, eq=False)
-class Share:
-    """A session as the scheduler sees it. `rows` are wanted from `position` on.
-
-    A running text wants one row, or more if it has drafts for what follows.
-    """
-
-    user: _User
-    costs: StepCosts
-    background: bool
-    adapter: AdapterCosts | None
-    row: float  # seconds for a row of a prompt, without attention
-    text_row: float  # the same of a text
-    time: float = 0.0  # virtual time in seconds
-    charged: float = 0.0  # seconds charged for the last step that it was in
-    rows: int = 0
-    position: int = 0
-    decode: bool = False  # whether the rows continue a text, and are not part of a prompt
-    pick: float = 0.0  # seconds for a token beyond those for the likeliest one
-
-    def picks(self, seconds: float) -> None:
-        """Record what each token takes beyond the choice of the likeliest one, in seconds."""
-        self.pick = seconds
-        self.text_row = self.row + self.costs.chosen + seconds
+from .scheduling.costs import AdapterCosts, StepCosts
+from .scheduling.shares import Gateway, Share, User, affordable, fair, prune_users
 
 
 @dataclass(slots=True)
@@ -198,13 +81,13 @@ class Scheduler:
     def __init__(self) -> None:
         self.groups = Groups()
         """The sessions whose rows visit other stages too."""
-        self._gateways: dict[str, _Gateway] = {}
+        self._gateways: dict[str, Gateway] = {}
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the gateway that was served last
         self._number = 0
         self._step = 0
         self._owed = 0.0  # seconds of background work that may enter steps with other work
-        self._with_texts: set[_Gateway] = set()  # gateways of the texts in the step
+        self._with_texts: set[Gateway] = set()  # gateways of the texts in the step
 
     @property
     def busy(self) -> bool:
@@ -233,11 +116,11 @@ class Scheduler:
         gateway = self._gateways.get(owner)
         if gateway is None:
             self._prune()
-            gateway = self._gateways[owner] = _Gateway(self._next(), self._time)
+            gateway = self._gateways[owner] = Gateway(self._next(), self._time)
         found = gateway.users.get(user)
         if found is None:
-            _prune_users(gateway)
-            found = gateway.users[user] = _User(gateway, self._next(), gateway.served)
+            prune_users(gateway)
+            found = gateway.users[user] = User(gateway, self._next(), gateway.served)
         gateway.shares += 1
         found.shares += 1
         row = costs.row + (adapter.row if adapter is not None else 0.0)
@@ -326,7 +209,7 @@ class Scheduler:
         if len(costs) < 2:
             return self._ready
         urgent = [share for share in self._ready if not share.background]
-        first = next(_fair(urgent or self._ready))
+        first = next(fair(urgent or self._ready))
         return [share for share in self._ready if share.costs is first.costs]
 
     def _take_beside(
@@ -350,14 +233,14 @@ class Scheduler:
 
         Otherwise those that want little would save up time.
         """
-        content: dict[_User, int] = {}
+        content: dict[User, int] = {}
         for share, rows in step.chosen:
             if rows == share.rows:
                 user = share.user
                 if share.time < user.served:
                     share.time = user.served
                 content[user] = content.get(user, 0) + 1
-        gateways: dict[_Gateway, int] = {}
+        gateways: dict[Gateway, int] = {}
         for user, sessions in content.items():
             gateway = user.gateway
             if sessions == user.ready and user.time < gateway.served:
@@ -369,7 +252,7 @@ class Scheduler:
                 text = gateway in self._with_texts
                 self._satisfied(gateway, step.most_text - charged if text else inf)
 
-    def _satisfied(self, gateway: _Gateway, less: float) -> None:
+    def _satisfied(self, gateway: Gateway, less: float) -> None:
         """Advance a gateway that got all that it wanted in a step, by `less` seconds at most."""
         if gateway.time < self._time - SAVED_S:
             gateway.time = self._time - SAVED_S
@@ -401,7 +284,7 @@ class Scheduler:
             self._take_all(step, shares, needs, fixed)
             return
         first = len(step.chosen)
-        for share in _fair(shares):
+        for share in fair(shares):
             rows = share.rows
             if rows > 1 and not self._fits(step, share, rows, budget):
                 rows = 1
@@ -456,11 +339,11 @@ class Scheduler:
         most = step.costs.most_rows
         start, first = len(step.chosen), not any(not share.decode for share, _ in step.chosen)
         texts, least = self._with_texts, self._text_times()
-        for share in _fair(shares):
+        for share in fair(shares):
             gateway = share.user.gateway
             behind = least[gateway in texts] - gateway.time
             room = min(most - step.rows, share.rows)
-            rows = min(room, _affordable(share, budget - step.seconds))
+            rows = min(room, affordable(share, budget - step.seconds))
             if behind < 0:
                 waits = self._step < gateway.prompted + PROMPT_STEPS
                 if gateway not in texts or waits or not first:
@@ -540,52 +423,3 @@ class Scheduler:
             self._gateways = {
                 owner: gateway for owner, gateway in self._gateways.items() if gateway.shares
             }
-
-
-def _affordable(share: Share, seconds: float) -> int:
-    """Return about how many rows of a session can be computed in `seconds`."""
-    if share.adapter is not None:
-        seconds -= share.adapter.fixed
-    if seconds <= 0:
-        return 0
-    each = share.row + share.costs.attended * (share.position + BLOCK)
-    if seconds >= each * share.rows:
-        seconds -= share.pick
-    return max(0, int(seconds / each)) if each > 0 else share.rows
-
-
-def _prune_users(gateway: _Gateway) -> None:
-    """Remove users without sessions if the gateway has too many."""
-    if len(gateway.users) >= USERS:
-        gateway.users = {tag: user for tag, user in gateway.users.items() if user.shares}
-
-
-def _fair(shares: Collection[Share]) -> Iterator[Share]:
-    """Yield sessions in the order of the virtual time of their gateways, users, and then their own.
-
-    Of equal ones, the one that has waited longest comes first. The caller charges each one before
-    it takes the next.
-    """
-    waiting: dict[_User, list[Share]] = {}
-    for share in sorted(shares, key=lambda share: share.time)[::-1]:
-        waiting.setdefault(share.user, []).append(share)
-    users: dict[_Gateway, list[tuple[float, int, _User]]] = {}
-    for user in waiting:
-        users.setdefault(user.gateway, []).append((user.time, user.number, user))
-    for those in users.values():
-        heapq.heapify(those)
-    gateways = [(gateway.time, gateway.number, gateway) for gateway in users]
-    heapq.heapify(gateways)
-    while gateways:
-        gateway = gateways[0][2]
-        those = users[gateway]
-        user = those[0][2]
-        yield waiting[user].pop()
-        if waiting[user]:
-            heapq.heapreplace(those, (user.time, user.number, user))
-        else:
-            heapq.heappop(those)
-        if those:
-            heapq.heapreplace(gateways, (gateway.time, gateway.number, gateway))
-        else:
-            heapq.heappop(gateways)

@@ -12,8 +12,9 @@ from .errors import EngineError
 from .families import DTYPE_BYTES
 from .interface import SessionId, Span
 from .kv.blocks import BlockTable
+from .kv.hostcopies import HostCopy
 from .kv.states import SessionStates
-from .scheduler import Share
+from .scheduling.shares import Share
 from .shard import ChosenToken, LoadedShard
 from .spans.rules import SessionRules
 from .wire import Buffer, Header
@@ -102,6 +103,7 @@ class Session:
         self.own = False  # whether it is of the machine's own gateway
         self.arrival: Arrival | None = None  # parts of KV from elsewhere, until the next span
         self.doubt: Doubt | None = None  # what its next positions must have, or it ends
+        self.copy: HostCopy | None = None  # its KV, while it has left the device
         self.packed = False  # whether hidden states come and go packed
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0

@@ -14,7 +14,7 @@ from .kv.parts import KvPartCodec
 from .kv.states import SessionStates, StatePool, StateUse
 from .passes import Tuner
 from .sampling import Change
-from .scheduler import AdapterCosts, StepCosts
+from .scheduling.costs import AdapterCosts, StepCosts
 from .wire import Buffer
 
 
@@ -86,6 +86,12 @@ class Compute(Protocol):
     @property
     def has_reference(self) -> bool:
         """Whether pieces and picks with `reference` are computed otherwise than those without."""
+        ...
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether the KV is not in host memory, so that a copy in host memory can take its
+        place."""
         ...
 
     @property
@@ -208,6 +214,14 @@ class Compute(Protocol):
 
     def write_kv(self, slots: Slots, layers: range, values: Any) -> None:
         """Write KV into `slots` of some of the shard's layers, counted from 0."""
+        ...
+
+    def copied_kv(self, slots: Slots) -> Any:
+        """Return a copy in host memory of the KV of all layers, which `restore_kv` takes."""
+        ...
+
+    def restore_kv(self, slots: Slots, values: Any) -> None:
+        """Write the same bits as were copied into as many slots."""
         ...
 
     def kept_kv(self, slots: Slots) -> Any:

@@ -148,7 +148,7 @@ class FrameInbox:
 def _serve(channel: WorkerChannel, core: "Core") -> None:
     """Process frames and compute, until the connection closes."""
     inbox = FrameInbox(channel)
-    core.stop = inbox.urgent
+    core.runner.stop = inbox.urgent
     while True:
         for header, payload in inbox.frames(core.wait):
             core.handle(header, payload)

@@ -79,6 +79,12 @@ class Desk:
                 await trio.lowlevel.checkpoint()
         return sorted(found, key=lambda job: (found[job], job))
 
+    def unfinished(self) -> list[str]:
+        """Return the ids of this node's jobs of which a piece is not done, in the order of
+        submission."""
+        jobs = {self._whole(piece) for piece in self._jobs.waiting.get(self._own, ())}
+        return sorted(jobs, key=lambda job: (self.made(job), job))
+
     def _whole(self, piece: str) -> str:
         """Return the id of the job that a piece of this node belongs to."""
         if (held := self.results.about(piece)) is not None:

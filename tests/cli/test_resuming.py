@@ -46,7 +46,7 @@ class Kept:
 
     async def run(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         self.asked.append(request)
-        await emit({"event": "kept", "token": TOKEN})
+        await emit({"event": "kept", "token": TOKEN, "seed": 77})
         return await self._tell(0, emit)
 
     async def resume(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
@@ -84,6 +84,7 @@ def test_a_daemon_that_is_gone_is_not_waited_for_without_end(
     with fake_daemon(kept.operations()), pytest.raises(CommandError) as caught:
         ask(tmp_path, lambda event: None)
     assert caught.value.code == "not-running"
+    assert "with `--seed 77` the text is the same" in str(caught.value.hint)
 
 
 def test_a_daemon_that_has_ended_is_not_waited_for(
@@ -100,7 +101,7 @@ def test_a_daemon_that_has_ended_is_not_waited_for(
         ask(tmp_path, lambda event: None)
     assert caught.value.code == "not-running"
     assert "has ended" in caught.value.message
-    assert "shoal node" in str(caught.value.hint) and "--seed" in str(caught.value.hint)
+    assert "shoal node" in str(caught.value.hint) and "`--seed 77`" in str(caught.value.hint)
 
 
 def test_a_daemon_that_was_restarted_does_not_know_the_answer(

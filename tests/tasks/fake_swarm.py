@@ -267,6 +267,7 @@ class FakeEngine:
         self.spans: list[Span] = []
         self.holds = 0
         self.fail_at: int | None = None  # a span that ends there fails
+        self.fail_code = "gap"
         self.refuse_spans = False
         self.recalled: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         self.refuse_recall = ""  # the code of the next refusal
@@ -402,7 +403,7 @@ class FakeEngine:
             self.crash()
             return
         if span.start > len(state.rows) or end == self.fail_at:
-            self._fail(state, span, "gap")
+            self._fail(state, span, self.fail_code)
             return
         outputs = self._forward(state, span)
         if span.want == "token":

@@ -37,9 +37,11 @@ class ChainStage:
 
 @dataclass(frozen=True, slots=True)
 class ChainChosen:
-    """Event that names the chain which generates the following text."""
+    """Event that names the chain which generates the following text. With the `seed` any gateway
+    gives the same text."""
 
     stages: tuple[ChainStage, ...]
+    seed: IfKnown[int] = None
     event: Literal["routed"] = "routed"
 
 
@@ -95,9 +97,13 @@ class GeneratedText:
 @dataclass(frozen=True, slots=True)
 class AnswerKept:
     """Event: the answer goes on if the connection drops. `resume` with this token, which is a
-    secret, continues after the events that the client has received."""
+    secret, continues after the events that the client has received.
+
+    If the daemon is lost, the same request with this `seed` has the same text at another one.
+    """
 
     token: str
+    seed: int
     event: Literal["kept"] = "kept"
 
 

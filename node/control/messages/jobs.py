@@ -22,12 +22,21 @@ class BrokenLineView:
 
 
 @dataclass(frozen=True, slots=True)
+class LackView:
+    """Why no other node has a job, with the code `not-replicated`, and what to do."""
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class SubmittedJobs:
     """The ids of the submitted jobs, in the order of the prompts, and the model that they use.
 
     `rows` and `pieces` are those of all jobs together. `broken` names the first malformed rows, of
     `broken_rows` in all. `replicated` says whether another node has confirmed that it stores the
-    jobs and their rows.
+    jobs and their rows, and `lack` why none has.
     """
 
     jobs: tuple[str, ...]
@@ -38,6 +47,7 @@ class SubmittedJobs:
     broken: tuple[BrokenLineView, ...] = ()
     broken_rows: int = 0
     replicated: bool = False
+    lack: LackView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +87,8 @@ class JobView:
     `tokens` and `reason` are None unless the result is stored on this node. `rows_done` and
     `rows_failed` count the rows whose output is on this node. `deadline` is in seconds since 1970,
     or None. `place` is the place of the job's next piece among the pieces of all users that wait,
-    from 1 on, or None if this node did not submit it or no piece waits.
+    from 1 on, or None if this node did not submit it or no piece waits. `replicated` says of an
+    unfinished job of this node whether other nodes have confirmed that they store it.
     """
 
     job: str
@@ -101,6 +112,7 @@ class JobView:
     priority: int = JOB_PRIORITY
     deadline: float | None = None
     place: IfKnown[int] = None
+    replicated: IfKnown[bool] = None
     tokens: IfKnown[int] = None
     reason: IfKnown[str] = None
 
@@ -183,10 +195,11 @@ class ClaimView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownJob(JobView):
     """A job with its specification and claims. `spec` is None if the job is no longer listed, or if
-    its specification is invalid or of an unknown kind."""
+    its specification is invalid or of an unknown kind. `lack` says why no other node has it."""
 
     spec: SpecView | None
     claims: tuple[ClaimView, ...]
+    lack: LackView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from ..messages import jobs as messages
 from ..messages.encoding import extended
 from ..messages.generation import AskForText
 from ..server import Emit, Operation, operation
-from .jobs import lacking_record, record_of, result_view, spec_view, text_of
+from .jobs import lack_view, lacking_record, record_of, result_view, spec_view, text_of
 
 FindModel = Callable[[str], Awaitable[NameMeaning]]
 """Returns the model with a name or root. Raises ModelError if there is none, or several."""
@@ -230,6 +230,7 @@ class Submission:
             ),
             broken_rows=len(broken),
             replicated=replicated,
+            lack=lack_view(self._working.own_replication.trouble(made)),
         )
 
     async def _job(

@@ -31,6 +31,8 @@ class ComputeDevice:
         self.samples = self.torch.type in _DOUBLE
         """Whether tokens can be chosen on this device."""
         self._pins = self.torch.type in _PINS
+        self.has_own_memory = self.torch.type in _PINS
+        """Whether its memory is not the host's. Apple's GPU shares the machine's memory."""
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the CPU on this device. On the CPU it is the same one."""

@@ -128,6 +128,14 @@ class KvMemory:
         ]
         return pairs[0] if len(pairs) == 1 else torch.cat(pairs, 3)
 
+    def copied(self, slots: Slots) -> torch.Tensor:
+        """Return a copy in host memory of the KV in some slots."""
+        return self._device.download(self.kept(slots))
+
+    def restore(self, slots: Slots, values: torch.Tensor) -> None:
+        """Write KV that `copied` returned into as many slots."""
+        self.write(slots, range(len(self.keys)), self._device.upload(values))
+
     def distance(self, slots: Slots, values: torch.Tensor) -> float:
         """Return the largest relative distance of a layer's keys or values in some slots from
         `values`."""

@@ -32,7 +32,7 @@ from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..kv.states import StateUse
 from ..passes import Tuner
 from ..sampling import Change, choose, most_likely
-from ..scheduler import NO_PICK_COSTS, AdapterCosts, PickCosts, StepCosts
+from ..scheduling.costs import NO_PICK_COSTS, AdapterCosts, PickCosts, StepCosts
 from ..shard import ChosenToken, Pick, Piece, Slots, Stop
 from ..wire import Buffer
 from .attention import Attention
@@ -156,6 +156,10 @@ class TorchCompute(ShardModel):
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)
+
+    @property
+    def has_own_memory(self) -> bool:
+        return self.device.has_own_memory
 
     @property
     def has_reference(self) -> bool:
@@ -315,6 +319,12 @@ class TorchCompute(ShardModel):
 
     def write_kv(self, slots: Slots, layers: range, values: torch.Tensor) -> None:
         self._memory.write(slots, layers, values)
+
+    def copied_kv(self, slots: Slots) -> torch.Tensor:
+        return self._memory.copied(slots)
+
+    def restore_kv(self, slots: Slots, values: torch.Tensor) -> None:
+        self._memory.restore(slots, values)
 
     def kept_kv(self, slots: Slots) -> torch.Tensor:
         return self._memory.kept(slots)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from ..errors import EngineError
+from .freeruns import FreeRuns
 
 BLOCK: Final = 16
 """Number of positions in a block."""
@@ -53,52 +54,6 @@ def blocks_for(tokens: int) -> int:
     return -(-tokens // BLOCK)
 
 
-class _FreeRuns:
-    """Free blocks as runs of consecutive numbers."""
-
-    def __init__(self, blocks: int) -> None:
-        self.count = blocks
-        self._length = {0: blocks} if blocks else {}  # by the run's first block
-        self._first = {blocks: 0} if blocks else {}  # by the block after the run
-
-    def add(self, block: int) -> None:
-        """Add a block, joining it with the runs beside it."""
-        first, end = self._first.pop(block, block), block + 1
-        if end in self._length:
-            end += self._length.pop(end)
-        self._length[first] = end - first
-        self._first[end] = first
-        self.count += 1
-
-    def take(self, wanted: int, after: int) -> range:
-        """Remove and return 1 to `wanted` consecutive blocks, following the block `after` if they
-        are free.
-
-        Otherwise they come from the longest run. They begin in its middle where the run's start is
-        needed by the table that ends before it, so that both can grow in place.
-        """
-        if after + 1 in self._length:
-            return self._cut(after + 1, after + 1, wanted)
-        run = max(self._length, key=self._length.__getitem__)
-        spare = self._length[run] - wanted
-        return self._cut(run, run + spare // 2 if run and spare > 0 else run, wanted)
-
-    def _cut(self, run: int, first: int, wanted: int) -> range:
-        """Remove up to `wanted` blocks that begin with `first` from the run that begins with
-        `run`."""
-        end = run + self._length.pop(run)
-        stop = min(first + wanted, end)
-        del self._first[end]
-        if first > run:
-            self._length[run] = first - run
-            self._first[first] = run
-        if stop < end:
-            self._length[stop] = end - stop
-            self._first[end] = stop
-        self.count -= stop - first
-        return range(first, stop)
-
-
 class BlockPool:
     """All blocks of a shard, numbered from 0.
 
@@ -109,7 +64,7 @@ class BlockPool:
     def __init__(self, total: int) -> None:
         self.total = total
         self.promised = 0
-        self._free = _FreeRuns(total)
+        self._free = FreeRuns(total)
         self._users = array("i", bytes(4 * total))  # by block: the number of tables with it
         self._cached: OrderedDict[int, None] = OrderedDict()  # the first released first
         self._by_name: dict[BlockName, int] = {}
@@ -283,6 +238,24 @@ class BlockTable:
         self.truncate(0)
         self._pool.promised -= self.promised
         self.promised = 0
+
+    def leave(self) -> None:
+        """Release all blocks and the promise while the content is elsewhere. The length stays."""
+        while self._blocks:
+            self._pool.release(self._pop())
+        self._pool.promised -= self.promised
+        self.promised = self._named = 0
+
+    def come_back(self) -> None:
+        """Take blocks for the content, which the caller then writes. Raises EngineError `no-memory`
+        if they cannot be promised."""
+        self.secure(self.next_end)
+        self._allocate(self.length)
+
+    @property
+    def next_end(self) -> int:
+        """The number of positions with a further block, so that a session gets on."""
+        return min(self.length + BLOCK, self.tokens)
 
     def lacks(self, end: int) -> int:
         """Return how many more blocks must be promised before `end` positions can be written.

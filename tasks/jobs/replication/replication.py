@@ -134,6 +134,10 @@ class JobReplication:
             return KeepRefusal(peer, error.code, error.message)
         return None
 
+    def helpers(self) -> Sequence[PeerId]:
+        """Return the live peers that do jobs."""
+        return self._terms.helpers()
+
     def _some_helpers(self, job: str) -> list[PeerId]:
         """Return a few helpers, a different one first each time. The ones that serve the
         model of a job come first, because others may refuse to keep its blobs."""

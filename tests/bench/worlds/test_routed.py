@@ -14,7 +14,7 @@ from bench.worlds.routed import (
     World,
     arrivals,
 )
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 
 COSTS = StepCosts(fixed=0.04, row=80e-6, attended=4e-9, most_rows=2048)
 

@@ -194,7 +194,7 @@ def test_show_draws_the_curve_and_job_show_too(shoal: Any, replaced: Any) -> Non
 
 
 def test_the_job_of_a_fine_tuning_shows_its_curve(shoal: Any, replaced: Any) -> None:
-    """One of another node's user has only what its job says."""
+    """This node knows a fine-tuning of another user only from its job."""
     asked: list[tuple[str, Any]] = []
     job = {**ITEM, "kind": "finetune", "spec": None, "claims": []}
     replaced(daemon({"tuning_show": shown(TUNING), "job_show": job}, asked))

@@ -22,6 +22,11 @@ ITEM: dict[str, Any] = {
     "message": None, "model": "tiny", "abstract": "On\x1bce", "claimant": OTHER, "attempt": 2,
     "step": 7, "came": None, "read": False, "made": None,
 }  # fmt: skip
+LACK = {
+    "code": "not-replicated",
+    "message": "no other node has the job yet: `full` (no\x1b room)",
+    "hint": "keep this node running",
+}
 FOUND = {
     **ITEM, "state": "done", "came": 1.7e9, "read": False, "tokens": 3, "reason": "stop",
     "text": "so be it\x1b[2J",
@@ -146,13 +151,15 @@ def test_what_a_user_should_know_about_a_job(daemon: Daemon, shoal: Shoal, tmp_p
     daemon.submitted = {
         "rows": 5, "broken_rows": 2, "replicated": False,
         "broken": [{"line": 7, "message": "no\x1b object"}, {"line": 9, "message": "empty"}],
+        "lack": LACK,
     }  # fmt: skip
     (tmp_path / "rows.jsonl").write_text("x")
     done = shoal("submit", "tiny", "--file", str(tmp_path / "rows.jsonl"))
     assert (done.code, done.out) == (0, f"{0:064x}\n")
     assert "line 7: no\\x1b object\nline 9: empty\n" in done.err
     assert "2 broken lines; the 3 other rows will be done" in done.err
-    assert "no other node has the job yet: keep this node running" in done.err
+    assert "not-replicated: no other node has the job yet: `full` (no\\x1b room)\n" in done.err
+    assert "hint: keep this node running\n" in done.err
     assert "more" not in done.err
     daemon.submitted["broken_rows"] = 4
     more = shoal("submit", "tiny", "--file", str(tmp_path / "rows.jsonl")).err
@@ -490,3 +497,18 @@ def test_waiting_survives_a_restart_of_the_daemon(
     assert done.err.count("the daemon runs again") == 1
     daemon.answers[daemon.jobs[1]] = CommandError("not-running", "the daemon stopped")
     assert shoal("result", "--all").code == 10, "without --wait there is nothing to wait for"
+
+
+def test_whether_another_node_has_a_job_is_shown(daemon: Daemon, shoal: Shoal) -> None:
+    shown = {**ITEM, "state": "open", "spec": None, "claims": []}
+    page = {"more": 0, "totals": {"open": 1}, "own": OWN, "does_jobs": False}
+    for more, row, field in (
+        ({"replicated": True}, "open ", "another node has the job and its rows"),
+        ({"replicated": False, "lack": LACK}, "open, only here", "keep this node running"),
+    ):
+        listed = {key: value for key, value in more.items() if key != "lack"}
+        daemon.answers["job_show"] = {**shown, **more}
+        daemon.answers["job_list"] = {**page, "jobs": [{**ITEM, "state": "open", **listed}]}
+        assert field in shoal("show", JOB[:8]).out
+        out = shoal("list").out
+        assert row in out and ("only here" in out) is ("only here" in row)

@@ -232,6 +232,40 @@ def test_a_long_result_is_a_blob_until_its_author_has_it(
     run(body)
 
 
+def test_a_job_reaches_a_node_that_comes_after_its_submission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows are a blob. The author goes off once it says that another node has the job."""
+    monkeypatch.setattr("shoal.tasks.jobs.defaults.INLINE_ROWS_BYTES", 10)
+
+    async def body(world: World) -> None:
+        asker = await world.host("asker").start(engine=False)
+        await trio.sleep(20)
+        prompts = ["Once upon a time"]
+        answer = await asker.ask("job_submit", model="tiny", prompts=prompts, max_tokens=600)
+        (job,) = answer["jobs"]
+        assert not answer["replicated"] and answer["lack"]["code"] == "not-replicated"
+        shown = await asker.ask("job_show", job=job)
+        assert shown["replicated"] is False and "in reach" in shown["lack"]["message"]
+        helper = await world.host("n0").start(
+            bootstrap=[asker], model="tiny", layers=(0, 6), profile=SLOW
+        )
+        jobs = helper.node.state.views.jobs
+        with trio.fail_after(120):
+            while not (await asker.ask("job_show", job=job))["replicated"]:  # noqa: ASYNC110
+                await trio.sleep(0.5)
+        assert set(helper.node.library.blobs.roots()) == {shown["spec"]["blob"]}
+        assert (await asker.ask("job_show", job=job))["state"] != "done"
+        await asker.host.crash()
+        await trio.sleep(120)
+        standing = jobs.get(job)
+        assert standing is not None and standing.state is JobState.DONE
+        again = await asker.host.restart()
+        assert (await result(again, job))["claimant"] == helper.peer
+
+    run(body)
+
+
 def test_a_job_that_is_taken_back_is_stopped() -> None:
     async def body(world: World) -> None:
         nodes = await servers(world, 2, profile=SLOW)

@@ -21,7 +21,9 @@ async def some(daemon: DaemonHandle, request: dict[str, Any], count: int) -> lis
     async with await connect_local(daemon.host, daemon.node.config.folder.control_socket) as stream:
         await stream.send_all(json.dumps(request).encode() + b"\n")
         while data.count(b"\n") < count:
-            data += await stream.receive_some(65536)
+            received = await stream.receive_some(65536)
+            assert received, data
+            data += received
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
@@ -66,5 +68,38 @@ def test_an_answer_ends_when_it_is_forgotten_or_not_resumable() -> None:
         await trio.sleep(0.1)
         assert daemon.node.gateway.sessions == 0
         assert await daemon.ask("forget", token=first["token"]) == {"forgotten": False}
+
+    run(body)
+
+
+async def all_of(daemon: DaemonHandle, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Send a request and return all lines of the answer."""
+    lines: list[dict[str, Any]] = []
+    async with await connect_local(daemon.host, daemon.node.config.folder.control_socket) as stream:
+        await stream.send_all(json.dumps(request).encode() + b"\n")
+        data = b""
+        while not lines or "event" in lines[-1]:
+            received = await stream.receive_some(65536)
+            assert received, "the connection ended"
+            data += received
+            lines = [json.loads(line) for line in data.split(b"\n")[:-1]]
+    return lines
+
+
+def test_the_seed_of_a_lost_answer_gives_the_same_text_at_another_gateway() -> None:
+    async def body(world: World) -> None:
+        first, other = await world.host("alice").start(), world.host("bob")
+        await first.serving()
+        second = await other.start(bootstrap=[first], engine=False)
+        await second.until(lambda status: status["peers"] == 1)
+        request = RUN | {"temperature": 1.0, "resumable": True}
+        kept, routed, _ = await some(first, request, 3)
+        assert kept["seed"] == routed["seed"] > 0
+        *_, last = await all_of(first, {"op": "resume", "token": kept["token"]})
+        texts = [last["ok"]["text"]]
+        for seed in (kept["seed"], kept["seed"] + 1):
+            *_, last = await all_of(second, RUN | {"temperature": 1.0, "seed": seed})
+            texts.append(last["ok"]["text"])
+        assert texts[0] == texts[1] != texts[2]
 
     run(body)

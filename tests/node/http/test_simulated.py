@@ -55,6 +55,8 @@ async def answers(world: World) -> list[str]:
             whole = json.loads((await read_response(stream)).body)
             await stream.send_all(request(gateway, BODY | {"stream": True}))
             streamed = events((await read_response(stream)).body)
+        seeds = [part.get("seed") for part in streamed]
+        assert seeds[0] is not None and 0 < seeds[0] < 2**53 and set(seeds[1:]) == {None}
         parts = (part["choices"][0]["delta"].get("content", "") for part in streamed)
         return [whole["choices"][0]["message"]["content"], "".join(parts)]
 

@@ -32,7 +32,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from shoal.tasks.engine.shard import LoadedShard
 from shoal.tasks.engine.wire import Buffer, Header
 

@@ -191,7 +191,7 @@ def test_a_part_of_something_else_is_refused(
     codes = {"another class": "other-class", "a later part": "gap"}
     code = codes.get(what, "bad-state")
     assert write(other, target, _changed(part, FOREIGN[what])) == ("refused", code)
-    assert other.core.session(target).table.length == 0
+    assert other.core.runner.find(target).table.length == 0
     assert other.request("usage")[1]["kv_bytes_reserved"] == before
     assert write(other, target, part) == ("ok", 32), "the right one is taken"
 

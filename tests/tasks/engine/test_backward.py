@@ -26,7 +26,7 @@ from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import DType, Parts
 from shoal.tasks.engine.layouts import Layout
 from shoal.tasks.engine.passes import PassOrder, tensor_sizes
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from tests.tasks.engine.conftest import Checkpoint, Make
 from tests.tasks.engine.quantised_model import fitting_of, quantised
 

@@ -21,7 +21,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from shoal.tasks.engine.shard import Piece
 from shoal.tasks.inference.names import PrefixNames
 from tests.marks import in_ci
@@ -362,7 +362,7 @@ def test_a_loop_that_becomes_not_finite_ends_alone(checkpoint: Any, driver: Any)
         worker.submit(Span(name, 0, 0, 10, tokens=prompt, want="token", steps=20))
     for _ in range(3):
         worker.step()
-    session = worker.core.session(names[1])
+    session = worker.core.runner.find(names[1])
     session.job.source = worker.shard.compute.fed_back(POISON)
     events = worker.events()
     failed = [event for event in events if isinstance(event, FailedEvent)]
@@ -507,7 +507,7 @@ def test_sessions_in_pieces_of_memory_are_exported_imported_and_continued(
         worker.request("close", other)
         assert worker.request("import", session, payload=state)[:2] == ("ok", 60)
         assert bytes(worker.request("export", session)[-1]) == state
-        pieces += len(worker.core.session(session).table.runs) > 1
+        pieces += len(worker.core.runner.find(session).table.runs) > 1
         for span in talk.spans(session)[1:]:
             worker.submit(span)
         assert result(worker.events(), session) == (logits[60 * row :], tokens)

@@ -22,7 +22,7 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.engine.messages import load_payload
 from shoal.tasks.engine.sampling import choose
-from shoal.tasks.engine.scheduler import NO_PICK_COSTS, PickCosts, StepCosts
+from shoal.tasks.engine.scheduling.costs import NO_PICK_COSTS, PickCosts, StepCosts
 from shoal.tasks.engine.wire import WireError
 
 TOKENS = (5, 17, 3, 88, 41, 2, 9, 77)
@@ -99,7 +99,7 @@ def test_the_first_token_of_a_loop_does_not_wait_for_the_step(whole: Any) -> Non
 
 def test_waiting_tokens_are_settled_after_each_step(whole: Any) -> None:
     settled: list[tuple[int, bool]] = []
-    whole.core._answers._settle = lambda urgent: settled.append((len(whole.frames), urgent))
+    whole.core.runner.answers._settle = lambda urgent: settled.append((len(whole.frames), urgent))
     whole.run(prompt(whole.open(b"s"), steps=5))
     assert settled == [(1, False), (2, False), (3, False), (4, False), (5, True)]
 
@@ -111,7 +111,7 @@ def test_the_hidden_states_of_a_step_leave_together_at_its_end(
     stage = driver(checkpoint("Llama").shard(checkpoint("Llama").splits(2)[0]))
     names = [stage.open(name) for name in (b"a", b"b", b"c")]
     settled: list[tuple[int, bool]] = []
-    stage.core._answers._settle = lambda urgent: settled.append((len(stage.frames), urgent))
+    stage.core.runner.answers._settle = lambda urgent: settled.append((len(stage.frames), urgent))
     stage.soon.clear()
     for name in names:
         stage.submit(Span(name, 0, 0, 2, tokens=(1, 2)))
@@ -158,7 +158,7 @@ def test_a_repeated_span_is_answered_and_computes_nothing(whole: Any) -> None:
     again = whole.run(prompt(session, steps=6))
     assert again == first
     assert whole.steps == steps
-    assert whole.core.session(session).table.length == 8 + 5  # not truncated
+    assert whole.core.runner.find(session).table.length == 8 + 5  # not truncated
 
 
 def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
@@ -167,9 +167,9 @@ def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
     answers = [whole.hidden(span) for span in spans]
     assert whole.hidden(spans[-1]) == answers[-1]
     assert whole.hidden(spans[-8]) == answers[-8]
-    assert whole.core.session(session).table.length == 20
+    assert whole.core.runner.find(session).table.length == 20
     assert whole.hidden(spans[3]) == answers[3]  # no longer kept: computed again
-    assert whole.core.session(session).table.length == 4
+    assert whole.core.runner.find(session).table.length == 4
 
 
 def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> None:
@@ -177,7 +177,7 @@ def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> Non
     session = whole.open(b"s")
     for at in range(4):
         whole.hidden(Span(session, 0, at * 8, 8, tokens=TOKENS, want="logits"))
-    kept = whole.core.session(session).kept
+    kept = whole.core.runner.find(session).kept
     assert [at for at in range(4) if kept((0, at * 8, 8)) is not None] == [3]
 
 
@@ -195,10 +195,10 @@ def test_a_new_epoch_forgets_answers_and_an_old_one_is_refused(whole: Any, check
     other = TOKENS[::-1]
     renewed = whole.tokens(prompt(session, epoch=2, tokens=other))
     assert renewed == checkpoint("Llama").greedy(other, 1)
-    kept = whole.core.session(session).kept
+    kept = whole.core.runner.find(session).kept
     assert [epoch for epoch in range(4) if kept((epoch, 0, 8)) is not None] == [2]
     assert code(whole, prompt(session, epoch=1)) == "old-epoch"
-    assert whole.core.session(session).table.length == 8
+    assert whole.core.runner.find(session).table.length == 8
 
 
 def test_a_new_epoch_ends_the_work_of_the_old(whole: Any) -> None:
@@ -468,7 +468,7 @@ def test_a_background_step_ends_early_for_a_request(
         asked.append(worker.steps)
         return worker.steps in (1, 4) and asked.count(worker.steps) == 3  # before the third layer
 
-    worker.core.stop = stop
+    worker.core.runner.stop = stop
     name = b"background".ljust(16, b".")
     assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
     worker.submit(prompt(name, steps=8))
@@ -485,7 +485,7 @@ def test_a_background_step_ends_early_for_a_request(
 def test_a_step_with_recurrent_layers_does_not_end_early(checkpoint: Any, driver: Any) -> None:
     made = checkpoint("Qwen3Next")
     worker = driver(made.shard())
-    worker.core.stop = lambda: True
+    worker.core.runner.stop = lambda: True
     name = b"background".ljust(16, b".")
     assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
     worker.submit(prompt(name, steps=2))
@@ -676,7 +676,7 @@ def test_users_of_a_gateway_share_its_part_of_each_step(whole: Any) -> None:
         whole.submit(Span(name, 0, 0, 1, tokens=(3,), want="token", steps=60))
     for _ in range(30):
         whole.step()
-    made = [whole.core.session(name).table.length for name in names]
+    made = [whole.core.runner.find(name).table.length for name in names]
     assert sum(made[:8]) == pytest.approx(sum(made[8:]), rel=0.1)
 
 

@@ -8,7 +8,9 @@ from itertools import count
 import pytest
 
 from shoal.tasks.engine.grouping import Groups
-from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
+from shoal.tasks.engine.scheduler import Scheduler
+from shoal.tasks.engine.scheduling.costs import StepCosts
+from shoal.tasks.engine.scheduling.shares import Share
 
 SECONDS = 12.0
 WARM_S = SECONDS / 2  # until the groups have formed

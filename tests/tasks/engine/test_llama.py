@@ -8,7 +8,7 @@ import torch
 
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.interface import Span, Want
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from tests.marks import in_ci
 
 LLAMA3 = {
@@ -234,7 +234,7 @@ def test_pooled_states_equal_those_of_transformers(
     stages = [driver(made.shard(parts)) for parts in made.splits(shards)]
     total = torch.zeros(len(theirs))
     for stage in stages:
-        stage.core._scheduler.costs = StepCosts(1.0, 10.0, 0.0)
+        stage.core.runner.scheduler.costs = StepCosts(1.0, 10.0, 0.0)
         stage.open(b"s")
         stage.open(b"other")
     for first, end in ((0, 21), (21, 22), (22, len(TOKENS))):

@@ -16,7 +16,7 @@ from shoal.tasks.engine.compute.native.reference import TorchLinear
 from shoal.tasks.engine.compute.products import linear_of, linear_of_quantised
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Sampling, Span, Want
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from tests.tasks.engine.test_batch import worker_of
 from tests.tasks.engine.test_products import quantised
 
@@ -205,7 +205,7 @@ def test_the_time_for_this_is_limited(
     worker = driver(made.shard())
     faults = Faults(worker, lambda _, pieces: range(len(pieces)))
     began = worker.core.clock()
-    worker.core._repaid_at, now = began, [began]
+    worker.core.runner._repaid_at, now = began, [began]
 
     def clock() -> float:
         now.append(now[-1] + 0.25)
@@ -214,7 +214,7 @@ def test_the_time_for_this_is_limited(
     monkeypatch.setattr(worker.core, "clock", clock)
     (event,) = worker.run(ask(worker, b"s", steps=1))
     assert not isinstance(event, FailedEvent), "the first one"
-    took = worker.core._reference_s
+    took = worker.core.runner._reference_s
     assert took > 0 and faults.again == 1
     (event,) = worker.run(ask(worker, b"t", steps=1))
     assert isinstance(event, FailedEvent) and event.code == "not-finite" and faults.again == 1

@@ -23,7 +23,9 @@ from shoal.tasks.engine.defaults import (
 )
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.engine.kv.blocks import BLOCK
-from shoal.tasks.engine.scheduler import AdapterCosts, PickCosts, Scheduler, Share, StepCosts
+from shoal.tasks.engine.scheduler import Scheduler
+from shoal.tasks.engine.scheduling.costs import AdapterCosts, PickCosts, StepCosts
+from shoal.tasks.engine.scheduling.shares import Share
 from tests.marks import in_ci
 
 NARROW = StepCosts(0.04, 0.01, 0.0)  # about 16 running texts fit into a step

@@ -15,7 +15,7 @@ from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts, Span, TokenEvent
 from shoal.tasks.engine.messages import load_payload, parse_event
 from shoal.tasks.engine.passes import OpenTuning, PassOrder, tensor_sizes
-from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.scheduling.costs import StepCosts
 from shoal.tasks.engine.training import PassTime
 from shoal.transport.message import pack
 from tests.tasks.engine.conftest import Checkpoint, Driver, Make
@@ -281,7 +281,7 @@ def test_units_beside_texts_have_a_part_of_the_time(made: Checkpoint) -> None:
     session = driver.open(b"text", 90)
     driver.submit(Span(session, 1, 0, 4, tokens=(1, 2, 3, 4), want="token", steps=80))
     tokens = calls = 0
-    while driver.core._scheduler.busy:
+    while driver.core.runner.scheduler.busy:
         driver.step()
         calls += 1
         tokens += sum(header[0] == "token" for header, _ in driver.frames)

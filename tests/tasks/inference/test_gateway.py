@@ -575,6 +575,38 @@ async def test_an_engine_that_fails_names_its_stage(autojump_clock: object) -> N
 
 
 @pytest.mark.trio
+async def test_a_result_that_is_not_finite_ends_its_own_session_only(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    swarm.stages[1].engine.fail_at = 7
+    swarm.stages[1].engine.fail_code = "not-finite"
+    long = "hello to all of you"  # its prompt ends behind the position that fails
+
+    async def body(_: FakeSwarm) -> None:
+        errors: list[SessionError] = []
+        answers: list[Summary] = []
+
+        async def fails() -> None:
+            errors.append(await _error(swarm))
+
+        async def lives() -> None:
+            answers.append(await _generate(swarm, long))
+
+        async with trio.open_nursery() as nursery:
+            for work in (lives, fails, lives):
+                nursery.start_soon(work)
+        (error,) = errors
+        assert error.code == "not-finite" and error.message.startswith("stage 2 of 3 (")
+        for answer in (*answers, await _generate(swarm, long)):
+            assert list(answer.token_ids) == swarm.expected(_ids(long), 8)
+        assert len(answers) == 2
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_silence_ends_it(autojump_clock: object) -> None:
     swarm = FakeSwarm((1,))
     swarm.wire.freeze_at = 1

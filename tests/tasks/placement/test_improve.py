@@ -73,6 +73,18 @@ def test_a_move_has_to_pay_for_the_weights() -> None:
         assert (better_move(terms([*ab, c], of=of), places) is not None) == moves
 
 
+def test_a_move_has_to_pay_for_computing_sessions_again() -> None:
+    """The same move, by slow machines with sessions of 2,000 and of 30,000 positions."""
+    of = replace(model(), context=10**6)
+    a, b, c = (machine(name, 4, speed) for name, speed in (("a", 0.01), ("b", 0.01), ("c", 0.015)))
+    c = replace(c, memory=9 * LAYER)
+    places = [place(a, (0, 4)), place(b, (4, 8)), place(c, (0, 4))]
+    links = fleet([a, b, c]).links
+    for prompt, moves in ((2000, True), (30_000, False)):
+        move = better_move(PlanTerms(of, links, Demand(1, prompt, 64)), places)
+        assert (move is not None) == moves, prompt
+
+
 def test_a_small_gain_is_no_reason() -> None:
     c = machine("c", 4, 1.1)
     places = [place(A, (0, 4)), place(B, (4, 8)), place(c, (0, 4))]

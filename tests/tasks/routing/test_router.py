@@ -295,3 +295,24 @@ def test_a_chain_follows_the_round_trips_that_its_stages_report() -> None:
     told = GatewayView(None, lambda hop: FAST, trip, reported=between)
     assert Router().plan(told, want(), hops, 0.0).chain == (first, far)  # type: ignore[union-attr]
     assert told.trip(None, PeerId("far")) == 0.03, "its own links are measured here"
+
+
+def test_two_that_report_a_short_link_lose_it_after_one_slow_answer() -> None:
+    """Both ends of a link may lie together. In truth each of their tokens takes half a second."""
+    liars, honest = (hop("l1", 0, 6), hop("l2", 6)), (hop("h1", 0, 6), hop("h2", 6))
+    reported = {("l1", "l2"): 0.0005, ("h1", "h2"): 0.05}
+
+    def between(one: PeerId, other: PeerId) -> float:
+        return reported.get((one, other)) or reported.get((other, one), 0.3)
+
+    seen = GatewayView(None, lambda hop: FAST, lambda peer: 0.02, reported=between)
+    router, hops = Router(), [*liars, *honest]
+    plan = router.plan(seen, want(), hops, 0.0)
+    assert plan is not None and plan.chain == liars
+    # What a gateway knows of the links is what was reported.
+    links = plan.cost.token_s - sum(each.times.token_s for each in plan.stages)
+    slow = Observed(plan.cost.first_s + 0.5, links, 2000, plan.cost.token_s + 0.5, links, 50)
+    router.beliefs.observed(plan.stages, slow, 1.0)
+    for number in range(20):
+        plan = router.plan(seen, want(session=bytes(16 * [number])), hops, 1.0)
+        assert plan is not None and plan.chain == honest

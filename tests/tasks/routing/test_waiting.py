@@ -2,7 +2,9 @@
 
 import pytest
 
-from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
+from shoal.tasks.engine.scheduler import Scheduler
+from shoal.tasks.engine.scheduling.costs import StepCosts
+from shoal.tasks.engine.scheduling.shares import Share
 from shoal.tasks.routing.defaults import ROOM_LONGEST
 from shoal.tasks.routing.waiting import (
     AnswerLength,

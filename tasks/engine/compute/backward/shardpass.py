@@ -15,7 +15,7 @@ from ...adapters import AdapterTerms, Module, lacking
 from ...errors import EngineError
 from ...families import Architecture, Rope
 from ...passes import PassOrder, pass_sizes, tensor_sizes
-from ...scheduler import StepCosts
+from ...scheduling.costs import StepCosts
 from ...wire import Buffer
 from ..kv import raw_bytes
 from ..lora import Matrix

@@ -17,7 +17,7 @@ from ...clock import clock
 from ...families import Architecture
 from ...interface import EXACTNESS_BYTES, LoadShard, Parts, Span
 from ...kv.blocks import BLOCK, BlockPool, BlockTable
-from ...scheduler import StepCosts
+from ...scheduling.costs import StepCosts
 from ...shard import Piece, Stop
 from ..device import ComputeDevice
 from ..layers import AttentionPart, DensePart

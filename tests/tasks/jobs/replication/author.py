@@ -40,7 +40,7 @@ class Author:
         self.helpers = [OTHER]
         self.node, self.helper = Node(self.helpers), Node()
         self.node.courier.nodes[OTHER] = self.helper
-        self.own = OwnReplication(self.node.replication, self.desk, blob_of)
+        self.own = OwnReplication(host, self.node.replication, self.desk, blob_of)
 
     async def submit(self, *jobs: list[JobSpec]) -> list[str]:
         new = [NewJob("generate", [(spec, 1) for spec in specs]) for specs in jobs]
