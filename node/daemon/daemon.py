@@ -303,9 +303,10 @@ class Node:
         self.endpoint.guard.start_repeated(
             nursery, "members", watch_holes, self.host, self.directory, self.health
         )
-        nursery.start_soon(
-            watch_job_disk, self.content.quota.shortage, lambda: self.working.does_jobs, self.health
-        )
+        self.endpoint.guard.start_repeated(
+            nursery, "disk for jobs", watch_job_disk,
+            self.content.quota.shortage, lambda: self.working.does_jobs, self.health,
+        )  # fmt: skip
 
     async def _join(self, invitation: Invitation) -> None:
         """Use an invitation, and enter the group of the inviter if it has one."""
