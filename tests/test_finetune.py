@@ -151,11 +151,12 @@ def test_killed_and_moved_between_nodes_it_ends_with_the_same_bytes(
         trainers[names[first]].wait_until(lambda status: status["serving"]["phase"] == "serving")
         view = home.ask("tuning_show", tuning=moving)["tuning"]
         assert view["trainer"] == second and view["state"] != "done", view
-        shown = shoal("job", "show", view["job"][:12], "--data", str(home.data))
-        assert "loss per token" in shown.stdout, shown.stderr
         assert finetune(home, "move", "moving").returncode == 0
         third = until(home, moving, lambda view: view["trainer"] not in (None, second))
         assert third["trainer"] == first
+        until(home, moving, lambda view: view["saved"] > 0)  # it has seen the checkpoint
+        shown = shoal("job", "show", view["job"][:12], "--data", str(home.data))
+        assert "loss per token" in shown.stdout, shown.stderr
         found = until(home, moving, lambda view: view["state"] == "done")
         assert found["step"] == 120 and found["job"] is None
         staying = until(home, tune("staying"), lambda view: view["state"] == "done")

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...dht.content.manifest import Manifest
 from ...tasks.tuning.averaging.averager import AveragingNode
 from ...tasks.tuning.averaging.parcels import Parcels
+from ...tasks.tuning.moving.checking import HeldOutCheck
 from ...tasks.tuning.moving.remote import RemoteParts, RemoteTunings
 from ...tasks.tuning.trainer.accepting import Tunable
 from ...tasks.tuning.trainer.encoding import Encoder
@@ -44,6 +45,7 @@ class TuningParts:
                 moving.standby,
                 moving.runner,
                 working.seals,
+                HeldOutCheck(base.host, compute.tuning, compute.arch_of),
             ),
             moving.vault,
         )

@@ -21,6 +21,7 @@ from ..errors import PromptTooLong, SessionError
 from ..inference.generation import Apart, Model
 from .chain.parts import names_of, shape_of
 from .interface import NOT_COUNTED, AdapterTensors, Batch, TensorName, TuningChain
+from .trainer.settings import parts_without_backward
 
 TEXTS_AT_ONCE: Final = 3
 """Texts that are read at once. A stage allows one more tuning, for a fine-tuning."""
@@ -107,7 +108,7 @@ def _nothing(root: str, arch: Architecture) -> AdapterTensors:
     """Return an adapter that changes nothing, which a training pass needs."""
     shapes = module_shapes(arch)
     module = next((each for each in MODULES if each in shapes), None)
-    if module is None:
+    if module is None or parts_without_backward(arch):
         raise SessionError("no-backward", f"models of the family {arch.family} cannot be scored")
     terms = AdapterTerms(root, 1, 1.0, False, "F32", (module,), (0,))
     outputs, inputs = shapes[module]

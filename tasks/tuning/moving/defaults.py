@@ -23,3 +23,8 @@ CALL_TIME = 10.0  # seconds in which a trainer answers that it stops
 
 # The node of the user.
 LOOK = 5.0  # seconds between two looks at a trainer elsewhere, if nothing changes
+CHECK_CHAINS = 2  # chains that must disagree with a trainer until its result is refused
+CHECK_ROWS = 16  # held-out rows that are computed at once
+CHECK_SHARE = 0.02  # by which a held-out loss may be higher: stages have weights of 8 or 16 bits
+CHECK_NATS = 0.01  # … and this much more, per token
+CHECK_PATIENCE = 600.0  # seconds without a chain after which a result is believed

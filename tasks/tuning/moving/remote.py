@@ -32,6 +32,7 @@ from ..trainer.optimiser import Learned
 from ..trainer.plan import Errand
 from ..trainer.training import Progress
 from . import defaults
+from .checking import FALSE, HeldOutCheck
 from .runner import FinetuneRunner
 from .spec import SizedBlob, TuningSpec, pack_tuning, read_tuning, sealed_tuning
 from .standby import TrainerStandby
@@ -57,6 +58,7 @@ class RemoteParts:
     standby: TrainerStandby
     runner: FinetuneRunner
     seals: JobSeals
+    check: HeldOutCheck
 
 
 class RemoteTunings:
@@ -74,6 +76,8 @@ class RemoteTunings:
         self._standby = parts.standby
         self._runner = parts.runner
         self._seals = parts.seals
+        self._check = parts.check
+        self._false = set[str]()  # jobs with a false result, whose states are not used either
         self._vault = vault
 
     async def submit(self, errand: Errand, start: tuple[Learned, Sequence[Point]] | None) -> str:
@@ -168,8 +172,9 @@ class RemoteTunings:
     ) -> tuple[Learned, list[Point]]:
         """Show the progress of a fine-tuning until it is done, and return its last state.
 
-        Raises TuningError with the code of the trainer if it has failed, and `cancelled` if the
-        job was removed.
+        Raises TuningError with the code of the trainer if it has failed, `cancelled` if the job was
+        removed, and `false-result` if another node has trained it and its held-out loss is not what
+        that node has said.
         """
         await self._state.shown.wait()
         looked = b""
@@ -199,7 +204,15 @@ class RemoteTunings:
             raise TuningError(found.outcome.error, found.outcome.message or "it failed",
                               hint="`shoal finetune resume ID` tries again from the last state "
                               "that is here")  # fmt: skip
-        return await self._last(found.outcome, self._terms(errand, job), progress)
+        learned, points = await self._last(found.outcome, self._terms(errand, job), progress)
+        if found.claimant != self._own:
+            try:
+                await self._check.check(errand, learned, progress)
+            except TuningError as error:
+                if error.code == FALSE:
+                    self._false.add(job)
+                raise
+        return learned, points
 
     def _waits_for(self, job: str, claim: Claim | None) -> str:
         """Return what a fine-tuning waits for, or "" if a node trains it."""
@@ -258,9 +271,10 @@ class RemoteTunings:
             pause = min(2 * pause, longest)
 
     async def take_back(self, job: str, errand: Errand) -> tuple[Learned, list[Point]] | None:
-        """Remove a job, and return the newest available state, or None."""
+        """Remove a job, and return the newest available state, or None if there is none or the
+        result was false."""
         found = None
-        for claim in self._jobs.kept_of(job):
+        for claim in () if job in self._false else self._jobs.kept_of(job):
             with suppress(ShoalError):
                 kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
                 loaded = await self._vault.load(kept, self._terms(errand, job))
@@ -272,6 +286,7 @@ class RemoteTunings:
     async def withdraw(self, job: str) -> None:
         """Remove a job with its result. Its stored parts are no longer needed here."""
         await self._desk.cancel(job)
+        self._false.discard(job)
         await self._vault.forget(job)
         await self._vault.forget(f"look {job}")
 

@@ -91,6 +91,27 @@ class TuningSettings(Message, frozen=True):
         return self.rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
+def parts_without_backward(arch: Architecture) -> list[str]:
+    """Return the parts of a model whose derivatives no engine computes."""
+    parts = {
+        "experts": any(kind.experts for kind in arch.kinds),
+        "recurrent layers": arch.recurrent,
+        "attention sinks": arch.sinks,
+        "gated attention": arch.gated_attention,
+    }
+    return [name for name, has in parts.items() if has]
+
+
+def no_backward(arch: Architecture) -> TuningError:
+    """Return the error of a model that has parts without derivatives."""
+    return TuningError(
+        "no-backward",
+        f"models of the family {arch.family} cannot be trained: they have "
+        f"{parts_without_backward(arch)[0]}",
+        hint="`docs/families.md` lists what each family supports",
+    )
+
+
 def check_wishes(wishes: Wishes, arch: Architecture, context: int) -> None:
     """Raise TuningError if a model cannot be tuned like this. Needs no data."""
     if wishes.full:
@@ -102,6 +123,8 @@ def check_wishes(wishes: Wishes, arch: Architecture, context: int) -> None:
             f"models of the family {arch.family} have no modules that an adapter could change",
             hint="`docs/families.md` lists what each family supports",
         )
+    if not wishes.full and parts_without_backward(arch):
+        raise no_backward(arch)
     for name in wishes.modules or ():
         if name not in shapes:
             raise TuningError(

@@ -21,6 +21,7 @@ from ...engine.interface import Parts
 from ..interface import LearnedTensors, WeightName
 from ..trainer.errors import TuningError
 from ..trainer.folder import safetensors
+from ..trainer.settings import no_backward, parts_without_backward
 from . import defaults
 from .process import NetworkProcess
 from .subject import WholeSubject, WholeTensors, value_count
@@ -151,18 +152,8 @@ def check_family(manifest: Manifest, arch: Architecture) -> None:
             "the weights of this model are quantised, so they cannot be trained",
             hint="train the model that it was made from, or an adapter: leave out `--full`",
         )
-    parts = {
-        "experts": any(kind.experts for kind in arch.kinds),
-        "recurrent layers": arch.recurrent,
-        "attention sinks": arch.sinks,
-        "gated attention": arch.gated_attention,
-    }
-    if found := [name for name, has in parts.items() if has]:
-        raise TuningError(
-            "no-backward",
-            f"models of the family {arch.family} cannot be trained: they have {found[0]}",
-            hint="`docs/families.md` lists what each family supports",
-        )
+    if parts_without_backward(arch):
+        raise no_backward(arch)
 
 
 def memory_needed(arch: Architecture, length: int, *, together: bool) -> int:

@@ -10,16 +10,22 @@ import pytest
 import trio
 
 from shoal.netsim.world import World
+from shoal.state.views.jobs import claim_fact, new_claim
+from shoal.tasks.jobs.kinds.rows import output_line
+from shoal.tasks.jobs.results import JobOutcome, StoredResult
 from shoal.tasks.jobs.shelf import Shelves
+from shoal.tasks.tuning.moving.checking import HeldOutCheck
+from shoal.tasks.tuning.moving.defaults import KIND
 from shoal.tasks.tuning.moving.remote import RemoteParts, RemoteTunings
 from shoal.tasks.tuning.moving.state import Vault
 from shoal.tasks.tuning.trainer.checkpoint import run_digest
 from shoal.tasks.tuning.trainer.curve import Point
+from shoal.tasks.tuning.trainer.errors import TuningError
 from shoal.tasks.tuning.trainer.optimiser import Learned, tensor_shapes
 from shoal.tasks.tuning.trainer.plan import Errand
 from shoal.tasks.tuning.trainer.training import Progress
 from shoal.transport.identity import PeerId
-from tests.tasks.jobs.fake_state import AUTHOR
+from tests.tasks.jobs.fake_state import AUTHOR, OTHER
 from tests.tasks.jobs.replication.author import Author, author
 from tests.tasks.jobs.sealing.keys import AUTHOR as AUTHOR_IDENTITY
 from tests.tasks.jobs.sealing.keys import seals
@@ -51,8 +57,30 @@ class Home:
         shelf = cast(Shelves, NodeShelf(Nodes(folder)))
         self.vault = Vault(host, shelf)
         parts = RemoteParts(made.desk, made.submitter, shelf, made.own, cast(Any, None),
-                            cast(Any, Runner()), seals(AUTHOR_IDENTITY))  # fmt: skip
+                            cast(Any, Runner()), seals(AUTHOR_IDENTITY),
+                            cast(HeldOutCheck, self))  # fmt: skip
         self.remote = RemoteTunings(made.local, parts, self.vault)
+        self.shelf = shelf
+        self.false = False
+
+    async def check(self, errand: Errand, learned: Learned, progress: Progress) -> None:
+        """Stands for the check of a result."""
+        await trio.lowlevel.checkpoint()
+        assert errand is ERRAND and learned.step == ERRAND.settings.steps
+        if self.false:
+            raise TuningError("false-result", "a test says so")
+
+    async def end(self, job: str, by: PeerId) -> None:
+        """Let a node have done the last step."""
+        learned, points = start()
+        learned.step = ERRAND.settings.steps
+        saved = await self.vault.save("theirs", self.remote._terms(ERRAND, job), learned, points)
+        claim = new_claim(by, job, 1, step=learned.step, kept=saved.kept.packed())
+        self.made.state.hear(by, "claims", job, claim_fact(claim))
+        text = output_line(1, {"kept": saved.kept.packed().hex()}).decode()
+        outcome = JobOutcome(text=text, size=len(text))
+        result = StoredResult(job, KIND, "tiny", "", by, 1, outcome, 1e9)
+        await self.made.desk.results.put(result)
 
 
 @asynccontextmanager
@@ -112,3 +140,26 @@ def cancelling(scope: trio.CancelScope, real: Callable[..., Any]) -> Callable[..
         return await real(*args, **more)
 
     return call
+
+
+@pytest.mark.parametrize("by", [OTHER, AUTHOR])
+async def test_a_result_of_another_node_is_checked(
+    world: World, tmp_path: Path, by: PeerId
+) -> None:
+    async with home(world, tmp_path) as node:
+        for number in range(2):
+            job = await node.remote.submit(ERRAND, None)
+            await node.end(job, by)
+            node.false = number == 1
+            follow = node.remote.follow
+            if node.false and by == OTHER:
+                with pytest.raises(TuningError) as raised:
+                    await follow(job, ERRAND, Progress(), lambda points: None)
+                assert raised.value.code == "false-result"
+                assert await node.remote.take_back(job, ERRAND) is None, "no state of a liar"
+            else:
+                learned, _ = await follow(job, ERRAND, Progress(), lambda points: None)
+                assert learned.step == ERRAND.settings.steps
+                assert await node.remote.take_back(job, ERRAND) is not None
+            await trio.sleep(1)
+            assert not node.jobs.of(PeerId(AUTHOR))

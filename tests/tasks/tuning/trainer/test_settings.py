@@ -1,12 +1,16 @@
 """Settings that follow from what a user asked for, the model and the data."""
 
 import hashlib
+from dataclasses import replace as with_fields
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from shoal.tasks.engine import families
+from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.engine.families import Architecture
+from shoal.tasks.engine.families.architecture import Experts
 from shoal.tasks.tuning.interface import WeightName
 from shoal.tasks.tuning.trainer import defaults
 from shoal.tasks.tuning.trainer.checkpoint import run_digest
@@ -17,6 +21,7 @@ from shoal.tasks.tuning.trainer.settings import (
     check_wishes,
     default_rate,
     held_out_rows,
+    parts_without_backward,
     settle,
 )
 from shoal.transport.message import pack
@@ -97,6 +102,29 @@ def _recurrent() -> Architecture:
             "tie_word_embeddings": False,
         }
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("experts", {"kinds": "experts"}),
+        ("attention sinks", {"sinks": True}),
+        ("gated attention", {"gated_attention": True}),
+    ],
+)
+def test_models_with_parts_without_derivatives_are_refused(
+    words: str, changes: dict[str, Any]
+) -> None:
+    """They have modules that an adapter could change, but no node can compute a step."""
+    if changes.get("kinds"):
+        (kind,) = set(ARCH.kinds)
+        experts = Experts(count=4, active=2, wide=8)
+        changes = {"kinds": tuple(with_fields(kind, experts=experts) for _ in ARCH.kinds)}
+    arch = with_fields(ARCH, **changes)
+    assert parts_without_backward(arch) == [words] and module_shapes(arch)
+    with pytest.raises(TuningError, match=words) as raised:
+        check_wishes(Wishes(), arch, 64)
+    assert raised.value.code == "no-backward"
 
 
 def test_full_training_has_no_adapter() -> None:
