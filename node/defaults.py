@@ -81,6 +81,8 @@ OWN_FIRST = 4  # interface addresses published before the addresses that other n
 REMEMBERED_PEERS = 16  # addresses stored for the next start
 HOLE_TIME = 5.0  # seconds that layers are missing before it is reported
 HOLE_LOOK = 1.0  # shortest time between two checks, in seconds
+JOB_RESULT = 1 << 20  # bytes: with less room for content, results of jobs do not fit
+JOB_DISK_LOOK = 60.0  # seconds between two checks of that
 WATCH = 0.5  # seconds between two checks of the status of a component
 
 RATE_LEAST = 10_000  # bytes per second; with a lower cap even calls time out

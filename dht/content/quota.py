@@ -153,6 +153,16 @@ class Quota:
             finally:
                 self._proof.finish()
 
+    async def shortage(self, needed: int) -> QuotaFull | None:
+        """Return the error that `evict_for` would raise for `needed` bytes now, or None."""
+        async with self._deciding:
+            used, limit = self._library.store.used_bytes, await self._limit()
+            if limit is None or used + needed <= limit:
+                return None
+            candidates = await self._candidates()
+            enough = sum(item.size for item in candidates) >= used + needed - limit
+            return None if enough else QuotaFull(limit, needed, used)
+
     async def _limit(self) -> int | None:
         """Return the bytes that the library may use now, None for no limit.
 

@@ -49,6 +49,7 @@ from .memory import check_memory
 from .network import NetworkParts
 from .telling.fetchprogress import FetchProgress
 from .telling.giving import giving_lines
+from .telling.jobdisk import watch_job_disk
 from .telling.journal import keep_journal
 from .tuning import TuningParts
 
@@ -302,6 +303,10 @@ class Node:
         self.endpoint.guard.start_repeated(
             nursery, "members", watch_holes, self.host, self.directory, self.health
         )
+        self.endpoint.guard.start_repeated(
+            nursery, "disk for jobs", watch_job_disk,
+            self.content.quota.shortage, lambda: self.working.does_jobs, self.health,
+        )  # fmt: skip
 
     async def _join(self, invitation: Invitation) -> None:
         """Use an invitation, and enter the group of the inviter if it has one."""

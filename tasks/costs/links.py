@@ -35,21 +35,25 @@ def link_rates(status: LinkStatus) -> LinkRates:
 
 
 def between(one: LinkRates, other: LinkRates) -> LinkRates:
-    """Return the likely rates of the link between two peers, given this node's links to both.
-
-    The difference and the sum of the two bound the round trip (triangle inequality). Their
-    geometric mean has the least error on measured round trips (docs/adr/0056).
-    """
-    one_s, other_s = one.round_trip_s, other.round_trip_s
-    most = one_s + other_s
-    least = max(abs(one_s - other_s), min(_NEAR_S, most))
+    """Return the likely rates of the link between two peers, given this node's links to both."""
     rates = [each.rate for each in (one, other) if each.rate]
     return LinkRates(
-        math.sqrt(least * most),
+        trip_between(one.round_trip_s, other.round_trip_s),
         min(rates, default=0.0),
         max(one.loss, other.loss),
         max(one.message_s, other.message_s),
     )
+
+
+def trip_between(one_s: float, other_s: float) -> float:
+    """Return the likely round trip between two peers, given those to both.
+
+    The difference and the sum of the two bound it (triangle inequality). Their geometric mean has
+    the least error on measured round trips (docs/adr/0056).
+    """
+    most = one_s + other_s
+    least = max(abs(one_s - other_s), min(_NEAR_S, most))
+    return math.sqrt(least * most)
 
 
 def _usual_rate(kind: str) -> float:

@@ -68,7 +68,8 @@ class Wish:
     def want(self, session: SessionId) -> Want:
         """Return these needs in the form that the router takes."""
         model = self.model
-        return Want(model.root, model.layers, len(self.ids), self.prefix, self.new, session)
+        ids, hidden = len(self.ids), model.hidden
+        return Want(model.root, model.layers, ids, self.prefix, self.new, session, hidden)
 
 
 class AnswerErrors(NamedTuple):
@@ -127,6 +128,7 @@ class Choice:
             self._courier.round_trip,
             avoid,
             partial(self._trip, members),
+            partial(self._rate, members),
         )
 
     def _view_of(self, members: Members, model: Model) -> GatewayView:
@@ -138,6 +140,15 @@ class Choice:
         if one not in members or other not in members:
             return 0.0
         return self._reported.between(members[one], members[other])
+
+    def _rate(self, members: Members, one: PeerId, other: PeerId) -> float:
+        """Return the byte/s between two members, as this node has measured or both report them."""
+        own = self._courier.peer
+        if own in (one, other):
+            return self._courier.rate(other if one == own else one)
+        if one not in members or other not in members:
+            return 0.0
+        return self._reported.rate(members[one], members[other])
 
     def _claimed(self, members: Members, model: Model, hop: Hop) -> Times:
         """Return the times of a shard by the claims of its member, from facts that it published."""
@@ -328,7 +339,7 @@ class Choice:
         """Return the best chain among the shards in `members` for an answer that has `rows`
         positions and `new` tokens to come, or nothing if they form none."""
         view = self._view_of(self._directory.members(), model)
-        want = Want(model.root, model.layers, rows, NO_PREFIX, new, session)
+        want = Want(model.root, model.layers, rows, NO_PREFIX, new, session, model.hidden)
         hops = shards_of(members, model.root, model.layers, rows + new)
         plan = self._router.plan(view, want, hops, self._host.now())
         return plan.chain if plan else ()
@@ -354,8 +365,9 @@ class Choice:
             return
         first = (run.times.first_at or 0.0) - run.times.began
         trips = self._trips(run)
-        seen = Observed(first, (trips[0] + trips[-1]) / 2, run.prompt - run.start)
         plan, _ = self._plans[run.session]
+        links = (trips[0] + trips[-1]) / 2 + plan.sent.span_s
+        seen = Observed(first, links, run.prompt - run.start)
         self.errors.first.note(plan.first_s, run.times.opening_s + first)
         self._router.beliefs.observed(plan.stages, seen, self._host.now())
 
@@ -366,7 +378,7 @@ class Choice:
             return
         if run.times.first_at is None:
             self._router.beliefs.dropped(plan.stages)
-        ring = self._ring_s(run.peers)
+        ring = self._ring_s(run.peers) + plan.sent.row_s
         if run.times.tokens >= TOKENS_LEAST:
             self.errors.token.note(plan.cost.token_s, run.times.token_s)
             self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)

@@ -102,6 +102,11 @@ class Courier:
         trip = link.round_trip
         return LINK_S if trip is None else trip
 
+    def rate(self, peer: PeerId) -> float:
+        """Return the byte/s of the link to a peer as it measures them, 0 if it has not."""
+        link = self._endpoint.link(peer) if peer != self.peer else None
+        return link.rate if link is not None else 0.0
+
     def is_linked(self, peer: PeerId) -> bool:
         """Return whether the peer has a link, even a quiet one, or is this node."""
         return peer == self.peer or self._endpoint.link(peer) is not None

@@ -62,11 +62,13 @@ def _step(milliseconds: float) -> int:
 
 
 class _Report(NamedTuple):
-    """The links that a member reports. `trips` are round trips in seconds by the tags of peers."""
+    """The links that a member reports. `trips` are round trips in seconds, and `rates` byte/s, by
+    the tags of peers."""
 
     links: tuple[LinkSpeed, ...]
     tag: bytes
     trips: dict[bytes, float]
+    rates: dict[bytes, float]
 
 
 class ReportedTrips:
@@ -82,11 +84,19 @@ class ReportedTrips:
         there, back = mine.trips.get(theirs.tag, 0.0), theirs.trips.get(mine.tag, 0.0)
         return max(there, back) if there and back else 0.0
 
+    def rate(self, one: MemberRecord, other: MemberRecord) -> float:
+        """Return the byte/s of a link, 0 if not both ends report them. The lower ones count."""
+        mine, theirs = self._of(one), self._of(other)
+        there, back = mine.rates.get(theirs.tag, 0.0), theirs.rates.get(mine.tag, 0.0)
+        return min(there, back)
+
     def _of(self, record: MemberRecord) -> _Report:
         found = self._reports.get(record.peer)
         if found is None or found.links is not record.links:
             trips = {link.tag: link.round_trip_ms / 1000 for link in record.links}
-            found = self._reports[record.peer] = _Report(record.links, tag_of(record.peer), trips)
+            rates = {link.tag: link.rate for link in record.links}
+            tag = tag_of(record.peer)
+            found = self._reports[record.peer] = _Report(record.links, tag, trips, rates)
             if len(self._reports) > _REPORTS:
                 self._reports.popitem(last=False)
         return found

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ...transport.identity import PeerId
 from ..defaults import MAX_STAGES
@@ -37,6 +37,28 @@ class StageCost(NamedTuple):
     token_s: float
 
 
+class Sending(NamedTuple):
+    """Seconds in which a link carries hidden states: those of the prompt, of its first span, and of
+    one position, as for each further token."""
+
+    prompt_s: float
+    span_s: float
+    row_s: float
+
+
+NOTHING_SENT: Final = Sending(0.0, 0.0, 0.0)
+
+
+class Way(NamedTuple):
+    """A way to a stage: half of the round trip in seconds, and the sending of hidden states. The
+    gateway sends token ids, which take no time beside the round trip."""
+
+    half_s: float
+    prompt_s: float
+    span_s: float
+    row_s: float
+
+
 class RouteCosts(Protocol):
     """Costs of a request at each stage and on each link."""
 
@@ -51,6 +73,11 @@ class RouteCosts(Protocol):
 
     def link(self, one: PeerId | None, other: PeerId) -> float:
         """Return the seconds of a round trip between two peers. None stands for the gateway."""
+        ...
+
+    def way(self, one: PeerId | None, hop: Hop) -> "Way":
+        """Return the seconds of the way from a stage of the peer `one` to the next stage. None
+        stands for the gateway."""
         ...
 
     def opening(self, peer: PeerId) -> float:
@@ -77,9 +104,9 @@ class _Label(NamedTuple):
     opening_s: float  # the longest, because links are made at the same time
     links_s: float  # of round trips between the gateway and the first stage, and between stages
     ring_s: float  # … without the gateway
-    slowest_s: float  # wait and prompt at the slowest stage
+    slowest_s: float  # wait and prompt at the slowest stage, or the prompt on the slowest link
     spans_s: float
-    token_s: float
+    token_s: float  # of computing and sending
     others: int  # hops on other nodes
     order: bytes
 
@@ -136,16 +163,16 @@ class Search:
 
     def _extended(self, label: _Label, hop: Hop, cost: StageCost) -> _Label:
         before = label.hops[-1].peer if label.hops else None
-        half = self.costs.link(before, hop.peer) / 2
+        half, sent_s, span_s, row_s = self.costs.way(before, hop)
         return _Label(
             (*label.hops, hop),
             label.avoided + (hop.peer in self.avoid),
             max(label.opening_s, self.costs.opening(hop.peer)),
             label.links_s + half,
             label.ring_s + (half if label.hops else 0.0),
-            max(label.slowest_s, cost.wait_s + cost.prompt_s),
-            label.spans_s + cost.span_s,
-            label.token_s + cost.token_s,
+            max(label.slowest_s, cost.wait_s + cost.prompt_s, sent_s),
+            label.spans_s + cost.span_s + span_s,
+            label.token_s + cost.token_s + row_s,
             label.others + (hop.peer != self.costs.own),
             label.order + _order(self.session, hop.peer),
         )

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from ...transport.identity import PeerId
-from ..costs.links import between
-from ..costs.rates import LinkRates
+from ..costs.links import trip_between
+from ..costs.rates import RATE_LEAST
+from ..engine.families import DTYPE_BYTES
 from .affinity import Chain, Hotness, Prefix, PrefixMemory, ranked
 from .beliefs import Beliefs, Load, Shard, StageTimes, Times
 from .defaults import (
@@ -19,12 +21,13 @@ from .defaults import (
     SPAN_ROWS,
     UNASKED_WAIT,
 )
-from .paths import ChainCost, Hop, RouteCosts, Search, StageCost
+from .paths import NOTHING_SENT, ChainCost, Hop, RouteCosts, Search, Sending, StageCost, Way
 
 Replies = Mapping[Shard, Load]
 """The replies to the probes of one request. The positions that they say are cached are those of its
 prompt."""
 NO_REPLIES: Final[Replies] = {}
+_BYTES: Final[Mapping[str, int]] = {str(dtype): size for dtype, size in DTYPE_BYTES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ class GatewayView:
     avoid: frozenset[PeerId] = frozenset()
     reported: Callable[[PeerId, PeerId], float] = lambda one, other: 0.0
 
+    rate: Callable[[PeerId, PeerId], float] = lambda one, other: 0.0
+    """Returns the byte/s from one peer to another, 0 if they are not known."""
+
     def trip(self, one: PeerId | None, other: PeerId) -> float:
         """Return the seconds of a round trip between two peers, of which None is the gateway.
 
@@ -51,8 +57,8 @@ class GatewayView:
             return 0.0
         if one is None or self.own in (one, other):
             return max(self._own_trip(one) if one is not None else 0.0, self._own_trip(other))
-        predicted = LinkRates(self._own_trip(one)), LinkRates(self._own_trip(other))
-        return self.reported(one, other) or between(*predicted).round_trip_s
+        reported = self.reported(one, other)
+        return reported or trip_between(self._own_trip(one), self._own_trip(other))
 
     def _own_trip(self, peer: PeerId) -> float:
         trip = 0.0 if peer == self.own else self.round_trip(peer)
@@ -63,7 +69,8 @@ class GatewayView:
 class Want:
     """A request: a prompt of `rows` positions for the model `root` with `layers` layers.
 
-    `tokens` are wanted at most. `session` is random.
+    `tokens` are wanted at most. `session` is random. With `hidden`, the seconds count in which
+    links carry hidden states.
     """
 
     root: str
@@ -72,6 +79,7 @@ class Want:
     prefix: Prefix
     tokens: int = EXPECTED_TOKENS
     session: bytes = b""
+    hidden: int = 0  # values of a hidden state
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,7 @@ class PlannedChain:
     wait_s: float  # seconds that the prompt waits at its slowest stage that was asked
     first_s: float  # seconds until the first token, if the stages that were not asked are idle
     avoided: int = 0  # stages that are used as a last resort
+    sent: Sending = NOTHING_SENT  # on all links together
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,9 @@ class _IfIdle:
 
     def link(self, one: PeerId | None, other: PeerId) -> float:
         return self.costs.link(one, other)
+
+    def way(self, one: PeerId | None, hop: Hop) -> Way:
+        return self.costs.way(one, hop)
 
     def opening(self, peer: PeerId) -> float:
         return self.costs.opening(peer)
@@ -130,7 +142,9 @@ class _RequestCosts:
         self._said = said
         self._asked = {shard.parts for shard in said}
         self._cached = cached
+        self._sent_rows = max(want.rows - (cached if isinstance(cached, int) else 0), 1)
         self._trips: dict[tuple[PeerId | None, PeerId], float] = {}
+        self._ways: dict[tuple[PeerId | None, PeerId, str], Way] = {}
         self._late: dict[Shard, float] = {}
         self._stages: dict[Hop, StageCost] = {}
         self._unasked = UNASKED_WAIT
@@ -200,6 +214,23 @@ class _RequestCosts:
         if pair not in self._trips:
             self._trips[pair] = self._view.trip(one, other)
         return self._trips[pair]
+
+    def way(self, one: PeerId | None, hop: Hop) -> Way:
+        key = one, hop.peer, hop.dtype
+        way = self._ways.get(key)
+        if way is None:
+            way = self._ways[key] = self._way(one, hop)
+        return way
+
+    def _way(self, one: PeerId | None, hop: Hop) -> Way:
+        half = self._view.trip(one, hop.peer) / 2
+        if one is None or one == hop.peer or not self._want.hidden:
+            return Way(half, 0.0, 0.0, 0.0)
+        rate = self._view.rate(one, hop.peer)
+        if rate <= 0.0:
+            return Way(half, 0.0, 0.0, 0.0)
+        row = self._want.hidden * _BYTES.get(hop.dtype, 4) / max(rate, RATE_LEAST)
+        return Way(half, self._sent_rows * row, min(self._sent_rows, SPAN_ROWS) * row, row)
 
     def opening(self, peer: PeerId) -> float:
         linked = peer == self._view.own or self._view.round_trip(peer) is not None
@@ -328,7 +359,9 @@ class Router:
         first = whole.first_s
         if idle:
             first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
-        return PlannedChain(chain, whole, tuple(stages), wait, first, avoided)
+        sends = [search.costs.way(one.peer, other)[1:] for one, other in pairwise(chain)]
+        sent = Sending(*map(sum, zip(NOTHING_SENT, *sends, strict=True)))
+        return PlannedChain(chain, whole, tuple(stages), wait, first, avoided, sent)
 
     def take(self, plan: PlannedChain, prefix: Prefix, now: float) -> None:
         """Record that a session is opened over a planned chain."""

@@ -108,6 +108,7 @@ class Wire:
 
 class FakeLink:
     round_trip: float | None = None  # in seconds, as if it was not measured yet
+    rate = 0.0  # byte/s, as if they were not measured yet
 
     def __init__(self, wire: Wire, own: PeerId, peer: PeerId) -> None:
         self._wire = wire

@@ -180,6 +180,12 @@ class Link:
         return path.connection.rtt if path else None
 
     @property
+    def rate(self) -> float:
+        """Bytes per second that the path can carry; 0 if they are not measured."""
+        path = self.paths.used
+        return path.secured.path_rate if path is not None else 0.0
+
+    @property
     def status(self) -> LinkStatus:
         """The status of the link, for display."""
         path = self.paths.used

@@ -241,6 +241,20 @@ def test_the_default_allowance_leaves_most_of_the_disk(
 
 
 @pytest.mark.trio
+async def test_a_shortage_is_what_would_be_refused(world: World, tmp_path: Path) -> None:
+    await world.blob(tmp_path, b"a", 3, own=True)
+    gone = await world.blob(tmp_path, b"c", 1)
+    quota = world.quota(None, LibraryLimit(4 * CHUNK, firm=False))
+    assert await quota.shortage(CHUNK // 2) is None, "it can be evicted"
+    short = await quota.shortage(2 * CHUNK)
+    assert short is not None and short.hint is not None and "shoal config set disk" in short.hint
+    with pytest.raises(QuotaFull, match=short.message):
+        await quota.evict_for(2 * CHUNK)
+    assert world.library.knows(gone), "nothing is evicted by asking"
+    assert await world.quota(None).shortage(2**40) is None
+
+
+@pytest.mark.trio
 async def test_a_request_of_the_owner_may_exceed_the_default_limit(
     world: World, tmp_path: Path
 ) -> None:

@@ -92,3 +92,12 @@ def test_a_round_trip_counts_if_both_ends_report_it() -> None:
     assert trips.between(here, member(B)) == 0.0
     assert trips.between(member(A), there) == 0.0, "a new report takes the place of the old one"
     assert trips.between(here, member(B, a=0.25)) == 0.04
+
+
+def test_a_rate_counts_if_both_ends_report_it_and_the_lower_one() -> None:
+    def says(peer: PeerId, other: PeerId, rate: float) -> MemberRecord:
+        return MemberRecord(peer, 1, links=(LinkSpeed(tag_of(other), 10.0, rate),))
+
+    trips, here = ReportedTrips(), says(A, B, 125e3)
+    assert trips.rate(here, says(B, A, 1e9)) == trips.rate(says(B, A, 1e9), here) == 125e3
+    assert trips.rate(here, member(B)) == trips.rate(here, says(B, A, 0.0)) == 0.0

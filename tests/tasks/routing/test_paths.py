@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.routing.paths import Hop, Search, StageCost
+from shoal.tasks.routing.paths import NOTHING_SENT, Hop, Search, Sending, StageCost, Way
 from shoal.transport.identity import PeerId
 
 LAYERS = 12
@@ -24,6 +24,7 @@ class Given:
 
     stages: dict[str, StageCost] = field(default_factory=dict)
     links: dict[tuple[str, str], float] = field(default_factory=dict)
+    sends: dict[tuple[str, str], Sending] = field(default_factory=dict)
     unlinked: frozenset[str] = frozenset()
     own: PeerId | None = None
 
@@ -33,6 +34,10 @@ class Given:
     def link(self, one: PeerId | None, other: PeerId) -> float:
         pair = (str(one or "gateway"), str(other))
         return self.links.get(pair, self.links.get(pair[::-1], 0.02))
+
+    def way(self, one: PeerId | None, hop: Hop) -> Way:
+        sent = self.sends.get((str(one), hop.peer), NOTHING_SENT)
+        return Way(self.link(one, hop.peer) / 2, *sent)
 
     def opening(self, peer: PeerId) -> float:
         return 0.5 if peer in self.unlinked else 0.0
@@ -67,6 +72,17 @@ def test_the_link_between_two_stages_counts() -> None:
     hops = hop("a", 0, 6), hop("b", 6, 12), hop("c", 6, 12)
     assert best(Given(links={("a", "b"): 0.2}), *hops) == "ac"
     assert best(Given(links={("a", "c"): 0.2}), *hops) == "ab"
+
+
+def test_the_rate_of_the_link_between_two_stages_counts() -> None:
+    """A prompt takes as long as its slowest part, and a further token a row on each link."""
+    a, b, c = hop("a", 0, 6), hop("b", 6, 12), hop("c", 6, 12)
+    slow = Given(sends={("a", "b"): Sending(8.0, 0.4, 0.004)})
+    assert best(slow, a, b, c) == "ac"
+    search = Search(LAYERS, slow, b"")
+    through, around = search.cost((a, b)), search.cost((a, c))
+    assert through.first_s == pytest.approx(around.first_s - 0.1 + 8.0 + 0.4)
+    assert through.token_s == pytest.approx(around.token_s + 0.004)
 
 
 def test_a_link_that_does_not_exist_yet_costs_more() -> None:

@@ -316,3 +316,41 @@ def test_two_that_report_a_short_link_lose_it_after_one_slow_answer() -> None:
     for number in range(20):
         plan = router.plan(seen, want(session=bytes(16 * [number])), hops, 1.0)
         assert plan is not None and plan.chain == honest
+
+
+def test_a_chain_follows_the_rates_of_its_links() -> None:
+    """1 Mbit/s and 1 Gbit/s: a prompt of 2,000 positions has 16 MB of hidden states."""
+    first, slow, fast = hop("first", 0, 6), hop("slow", 6), hop("quick", 6)
+    rates = {"slow": 125e3, "quick": 125e6}
+    seen = GatewayView(
+        None, lambda hop: FAST, lambda peer: 0.02, rate=lambda one, other: rates[other]
+    )
+    for number in range(10):
+        plan = Router().plan(
+            seen,
+            Want(ROOT, LAYERS, 2000, NO_PREFIX, 100, bytes([number] * 16), hidden=2048),
+            [first, slow, fast],
+            0.0,
+        )
+        assert plan is not None and plan.chain == (first, fast)
+    alone = Router().plan(
+        seen, Want(ROOT, LAYERS, 2000, NO_PREFIX, 100, hidden=2048), [first, slow], 0.0
+    )
+    assert alone is not None and alone.sent.prompt_s == 2000 * 8192 / 125e3
+    assert alone.first_s > 131 and alone.cost.token_s > alone.sent.row_s == 8192 / 125e3
+
+
+def test_the_time_of_sending_counts_once_and_not_as_computing() -> None:
+    """After an answer over a slow link that took as long as predicted, its stages are as fast."""
+    hops = [hop("a", 0, 6), hop("b", 6)]
+    seen = GatewayView(None, lambda hop: FAST, lambda peer: 0.02, rate=lambda one, other: 1e5)
+    asked = Want(ROOT, LAYERS, 200, NO_PREFIX, 100, hidden=256)
+    router = Router()
+    plan = router.plan(seen, asked, hops, 0.0)
+    assert plan is not None and plan.sent.row_s == 1024 / 1e5
+    computing = sum(each.times.token_s for each in plan.stages)
+    ring = plan.cost.token_s - computing - plan.sent.row_s
+    taken = Observed(0.0, 0.0, 0, plan.cost.token_s, ring + plan.sent.row_s, 50)
+    router.beliefs.observed(plan.stages, taken, 1.0)
+    again = router.plan(seen, asked, hops, 1.0)
+    assert again is not None and abs(again.cost.token_s / plan.cost.token_s - 1) < 0.01
