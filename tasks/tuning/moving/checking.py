@@ -68,7 +68,7 @@ class HeldOutCheck:
                     raise
                 except ShoalError as error:
                     progress.trouble = error.message
-                    if error.code in _NO_LOSS:
+                    if getattr(error, "code", "") in _NO_LOSS:
                         return math.inf
                 else:
                     if loss is not None:
