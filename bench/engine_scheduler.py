@@ -18,7 +18,7 @@ from typing import Final
 from shoal.tasks.engine.scheduler import Scheduler
 from shoal.tasks.engine.scheduling.costs import StepCosts
 
-MEASURES = ("tasks/engine/scheduler.py", "tasks/engine/scheduling/shares.py")
+MEASURES = ("tasks/engine/scheduler.py", "tasks/engine/scheduling")
 
 GOAL_US: Final = 300.0
 SESSIONS: Final = 256

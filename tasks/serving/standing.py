@@ -90,10 +90,11 @@ class ModelStanding:
 
     async def _look(self) -> PlacingStep:
         """Decide from the current member records, publish the aim, and return the step."""
-        assert self._facts is not None
+        facts = self._facts
+        assert facts is not None
         now, members = self._host.now(), self._directory.members()
         backing, own = self._backed(now), self._directory.own().peer
-        others = self._facts.places(members.values(), own, now, backing.slower)
+        others = facts.places(members.values(), own, now, backing.slower)
         terms = self._terms(others, backing, now)
         if (others, terms) == self._seen and self._idle is not None:
             return self._idle
@@ -101,8 +102,10 @@ class ModelStanding:
             step = await self._host.offload(
                 self._placing.look, now, self._model.sizes, others, terms
             )
+        if self._facts is not facts:  # the model was given up meanwhile
+            return step
         if step.span is not None:
-            self.say(self._aim(self._facts.root, step.span, step.rank))
+            self.say(self._aim(facts.root, step.span, step.rank))
         self._seen = others, terms
         self._idle = None if step.load or step.wake < inf else step
         return step

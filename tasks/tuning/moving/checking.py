@@ -23,6 +23,8 @@ from ..trainer.training import Progress
 from . import defaults
 
 FALSE: Final = "false-result"
+_NO_LOSS: Final = ("bad-adapter", "bad-result", "not-finite")
+"""Codes with which honest chains refuse tensors that give no loss: too large ones overflow."""
 
 
 class HeldOutCheck:
@@ -35,10 +37,10 @@ class HeldOutCheck:
 
     async def check(self, errand: Errand, learned: Learned, progress: Progress) -> None:
         """Compute the held-out loss of a result. Nothing is checked if no row is held out, or if no
-        chain computes the rows within CHECK_PATIENCE seconds.
+        chain can be reached within CHECK_PATIENCE seconds.
 
-        Raises TuningError `false-result` if the loss is higher than the trainer has said, on two
-        chains, because a stage of one may be what is wrong.
+        Raises TuningError `false-result` if two chains find a higher loss than the trainer has
+        said, or none at all. One is not enough, because a stage of it may be what is wrong.
         """
         if not errand.settings.held_out:
             return
@@ -50,22 +52,29 @@ class HeldOutCheck:
             if loss is None or loss <= said * (1 + defaults.CHECK_SHARE) + defaults.CHECK_NATS:
                 return
             found = min(found, loss)
+        if math.isinf(found):
+            raise _false(f"it has no finite held-out loss, and the trainer said {said:.4f}")
         raise _false(f"the held-out loss is {found:.4f}, and the trainer said {said:.4f}")
 
     async def _loss(self, errand: Errand, learned: Learned, progress: Progress) -> float | None:
-        """Return the held-out loss, or None if no chain computes it in time."""
+        """Return the held-out loss, infinity if a chain finds none with these tensors, or None if
+        no chain can be reached in time."""
         pause = RETRY[0]
         with trio.move_on_after(defaults.CHECK_PATIENCE):
             while True:
                 try:
                     loss = await self._computed(errand, learned)
-                    if loss is not None:
-                        return loss
-                    progress.trouble = "a chain returned no possible held-out loss"
                 except TuningError:
                     raise
                 except ShoalError as error:
                     progress.trouble = error.message
+                    if getattr(error, "code", "") in _NO_LOSS:
+                        return math.inf
+                else:
+                    if loss is not None:
+                        return loss
+                    progress.trouble = "a chain returned no possible held-out loss"
+                    return math.inf
                 progress.tell()
                 await trio.sleep(pause)
                 pause = min(2 * pause, CHAIN_RETRY)

@@ -7,6 +7,8 @@ MANIFEST_BYTES = 128 << 10  # of a checkpoint: the names of its parts
 PAGE = 1024  # points of a curve in one part; a full one never changes
 PAGE_BYTES = 512 * PAGE  # of such a part
 PAGES = 1024  # of one curve
+LARGEST = 1e6  # magnitude of a value. Gradients are clipped, so moments are below 1, and a step
+# moves a weight by a few times the learning rate, which is at most 1
 STATE_BYTES = 2 << 30  # of all tensors of a checkpoint that a node takes from another one
 POSITIONS = 1 << 20  # of a batch (rows times tokens) that a node trains for another one
 
@@ -27,4 +29,4 @@ CHECK_CHAINS = 2  # chains that must disagree with a trainer until its result is
 CHECK_ROWS = 16  # held-out rows that are computed at once
 CHECK_SHARE = 0.02  # by which a held-out loss may be higher: stages have weights of 8 or 16 bits
 CHECK_NATS = 0.01  # … and this much more, per token
-CHECK_PATIENCE = 600.0  # seconds without a chain after which a result is believed
+CHECK_PATIENCE = 600.0  # seconds in which no chain can be reached, after which a result is believed

@@ -337,6 +337,8 @@ def _divided(
     values = np.frombuffer(data, "<f4")
     if not np.isfinite(values).all():
         raise BadState(f"a value of `{what}` is not finite")
+    if (np.abs(values) > defaults.LARGEST).any():
+        raise BadState(f"a value of `{what}` is larger than any that training gives")
     if what == "second" and (values < 0).any():
         raise BadState("a second moment is negative")
     found, at = dict[LearnedName, Array](), 0

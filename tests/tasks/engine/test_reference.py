@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.tasks.engine import core, defaults
+from shoal.tasks.engine import defaults
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.native.library import NativeLinear
 from shoal.tasks.engine.compute.native.reference import TorchLinear
@@ -17,6 +17,7 @@ from shoal.tasks.engine.compute.products import linear_of, linear_of_quantised
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Sampling, Span, Want
 from shoal.tasks.engine.scheduling.costs import StepCosts
+from shoal.tasks.engine.spans import runner
 from tests.tasks.engine.test_batch import worker_of
 from tests.tasks.engine.test_products import quantised
 
@@ -42,7 +43,7 @@ def made(checkpoint: Any) -> Any:
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the limit of the time that this takes."""
-    monkeypatch.setattr(core, "REFERENCE_PART", float("inf"))
+    monkeypatch.setattr(runner, "REFERENCE_PART", float("inf"))
 
 
 class Faults:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from shoal.tasks.engine.families import Architecture
-from shoal.tasks.errors import NoRoute
+from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.tuning.moving import defaults
 from shoal.tasks.tuning.moving.checking import HeldOutCheck
 from shoal.tasks.tuning.trainer.errors import TuningError
@@ -101,13 +101,38 @@ async def test_one_chain_that_is_wrong_refuses_nothing(
     assert await author.check() == "" and len(author.chains) == 2
 
 
-@pytest.mark.parametrize("impossible", [float("nan"), float("inf"), -1.0])
-async def test_an_impossible_loss_is_computed_again(
+IMPOSSIBLE = [float("nan"), float("inf"), -1.0]
+
+
+@pytest.mark.parametrize("impossible", IMPOSSIBLE)
+async def test_one_impossible_loss_is_computed_again(
     author: Author, impossible: float, autojump_clock: Clock
 ) -> None:
-    author.turns = [lambda loss: impossible] * 3
-    assert await author.check(best_loss=0.9 * author.learned.best_loss) == "false-result"
-    assert len(author.chains) == 3 + 2
+    author.turns = [lambda loss: impossible]
+    assert await author.check() == "" and len(author.chains) == 2
+
+
+@pytest.mark.parametrize("impossible", IMPOSSIBLE)
+async def test_tensors_without_a_loss_on_two_chains_are_refused(
+    author: Author, impossible: float, autojump_clock: Clock
+) -> None:
+    author.turns = [lambda loss: impossible] * 10_000
+    assert await author.check() == "false-result" and len(author.chains) == 2
+
+
+@pytest.mark.parametrize("code", ["bad-adapter", "bad-result", "not-finite"])
+async def test_tensors_that_two_chains_refuse_are_refused(
+    author: Author, code: str, autojump_clock: Clock
+) -> None:
+    """Tensors of 1e38 are finite, and no chain can compute with them."""
+
+    def refuse(loss: float) -> float:
+        raise SessionError(code, "values that are not finite")
+
+    author.turns = [refuse]
+    assert await author.check() == "" and len(author.chains) == 2, "a stage of one may lie"
+    author.turns = [None, *[refuse] * 10_000]
+    assert await author.check() == "false-result" and len(author.chains) == 2 + 3
 
 
 async def test_without_a_chain_it_waits_and_then_believes(

@@ -128,6 +128,8 @@ LIES: dict[str, Lie] = {
     "nan": spoil("tensors", np.nan),
     "infinite moment": spoil("first", np.inf),
     "nan in the best": spoil("best", np.nan),
+    "overflow": spoil("tensors", 1e38),
+    "overflow in the best": spoil("best", -2e6),
     "negative second moment": spoil("second", -1.0),
     "short": lambda m, b: put(m, b, "tensors", b[m["tensors"][0]][:-4]),
     "long": lambda m, b: put(m, b, "second", b[m["second"][0]] + bytes(4)),
