@@ -212,7 +212,7 @@ async def test_a_shared_question_goes_on_when_the_request_that_asked_it_ends(
             return Reply({"code": "full", "back": 9.0})
 
         asking = Asking(swarm.host, courier, cast(Directory, swarm))
-        courier.call = slow  # type: ignore[method-assign]
+        courier.call = slow  # type: ignore[method-assign, assignment]
         raised = list[Overloaded]()
 
         async def comes() -> None:
