@@ -26,6 +26,7 @@ from ..inference.courier import Courier
 from ..inference.sources import ModelSources
 from ..inference.stage import Stage
 from ..placement.demand import Backing, candidates, is_spare
+from ..placement.holes import holes_of
 from .files import ShardPlan
 from .interface import ServingSettings
 from .room import Place, Room, room_for
@@ -63,27 +64,35 @@ class AskedShards:
 
     async def on_ask(self, call: Call) -> Reply | Refusal:
         """Handle `shard.ask`."""
-        if not self._rates.take(call.peer, self._host.now()):
-            return Refusal("busy", "this node is asked too often")
         try:
             asked = AskShard.parse(call.header)
         except BadMessage as error:
             return Refusal(error.code, error.message)
+        if self._slots.barred:
+            return Reply(ShardAsked("unasked").fields())
+        if self._is_coming(asked.root):  # clients wait for it, so strangers must not hide it
+            return Reply(ShardAsked("loading").fields())
+        own = self._directory.own().peer
+        if call.peer != own and not self._rates.take(call.peer, self._host.now()):
+            return Refusal("busy", "this node is asked too often")
         return Reply((await self._answer(asked.root)).fields())
 
     async def _answer(self, root: str) -> ShardAsked:
         """Have a slot take a model if there is room, and return what becomes of it."""
-        if self._is_coming(root):
-            return ShardAsked("loading")
         backing = self._backing()
         if self._slots.pinned or not await self._is_wanted(root, backing):
             return ShardAsked("unasked")
-        need = await self._size(root)
-        if need is None:
+        plan = await self._read(root)
+        if plan is None:
             return ShardAsked("full", 1.0)
+        members, need = self._directory.members(), plan.sizes.everything
+        if not await self._host.offload(holes_of, members, root, plan.arch.layers):
+            return ShardAsked("unasked")  # members serve it, maybe with a part that is loaded here
         if need > self._slots.memory:
             return ShardAsked("no-fit")
         spare = await self._spare()
+        if self._slots.barred:
+            return ShardAsked("unasked")
         if self._is_coming(root):  # another request was faster
             return ShardAsked("loading")
         # From here to the end nothing waits, so no session opens at a shard that is about to leave.
@@ -92,7 +101,7 @@ class AskedShards:
             return ShardAsked("full", min(room, SLOT_STAY) if room == inf else room)
         slots = self._slots.all
         unloaded = [slots[number].leave_for_another() for number in room.leaving]
-        slots[room.taker].take(root, unloaded)
+        slots[room.taker].take(root, unloaded, need)
         return ShardAsked("loading")
 
     def _is_coming(self, root: str) -> bool:
@@ -112,8 +121,8 @@ class AskedShards:
         found = await self._host.offload(candidates, members, own, backing)
         return any(each.root == root and each.why for each in found)
 
-    async def _size(self, root: str) -> int | None:
-        """Return the bytes that all layers of a model need, None if that is not known soon."""
+    async def _read(self, root: str) -> ShardPlan | None:
+        """Return a plan with all layers of a model, None if it is not known soon."""
         if root in self._reading or len(self._reading) >= SHARDS_READ:
             return None
         self._reading.add(root)
@@ -121,8 +130,7 @@ class AskedShards:
             with trio.move_on_after(SHARD_READ_TIME):
                 manifest = await self._sources.manifest(root)
                 dtype = self._settings.dtype
-                plan = await self._host.offload(ShardPlan.whole, manifest, dtype)
-                return plan.sizes.everything
+                return await self._host.offload(ShardPlan.whole, manifest, dtype)
         except ShoalError:
             return None
         finally:
@@ -156,7 +164,7 @@ class AskedShards:
                 places.append(self._place(number, each, wanted))
             else:
                 places.append(Place(number, each.is_free))
-        return room_for(need, self._slots.memory - self._slots.loaded_bytes, places, part)
+        return room_for(need, self._slots.free_bytes, places, part)
 
     def _place(self, number: int, serving: Serving, wanted: float) -> Place:
         """Return a slot with a shard, which is wanted for some seconds after its last use."""

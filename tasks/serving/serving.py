@@ -160,6 +160,11 @@ class Serving:
                     await self._directory.changed(version)
                 pause = min(2 * pause, longest)
 
+    @property
+    def barred(self) -> bool:
+        """Whether serving is barred."""
+        return self._barred is not None
+
     def bar(self, why: str | None) -> None:
         """Stop serving for the reason `why`, or allow serving again if `why` is None."""
         if why != self._barred:
@@ -189,6 +194,8 @@ class Serving:
                 failure: ShoalError | None = error
             else:
                 failure = None
+            finally:
+                self._turn.ended()
             nursery.cancel_scope.cancel()
         if self._barred is None and failure is not None:
             raise failure
@@ -220,6 +227,8 @@ class Serving:
             if self._plan is plan:  # the engine has restarted and loads the same layers
                 self._suspend()
             else:
+                if self._plan is None:
+                    self._standing.give_up()  # a look that was under way may have taken it up again
                 self._withdraw()
                 await engine.unload(self._slot.number)
         finally:
@@ -249,6 +258,11 @@ class Serving:
         return self._turn.waits
 
     @property
+    def taken_bytes(self) -> int:
+        """Bytes of the loaded shard, or of the model that the slot was given and loads next."""
+        return max(self.loaded_bytes, self._turn.promised)
+
+    @property
     def held(self) -> ShardPlan | None:
         """The loaded shard, or None while there is none."""
         return self._plan if self._turn.loaded is not None else None
@@ -269,9 +283,10 @@ class Serving:
         loaded.cancel()
         return event
 
-    def take(self, root: str, after: Collection[trio.Event]) -> None:
-        """Serve a model next, as soon as the events in `after` are set. The slot has no shard."""
-        self._turn.give(root, after)
+    def take(self, root: str, after: Collection[trio.Event], need: int) -> None:
+        """Serve a model of `need` bytes next, as soon as the events in `after` are set. The slot
+        has no shard."""
+        self._turn.give(root, after, need)
 
     def _fixed(self, arch: Architecture) -> Span | None:
         """Return the layers that the owner named, or None if there are none.
@@ -352,12 +367,16 @@ class Serving:
                     following = await self._next(plan)
                     await self._fetch(following)
             except ShoalError as error:
+                if self._plan is not plan:
+                    return  # the shard has left for another model meanwhile
                 self._hold(plan)
                 self._state = ServingStatus(
                     "serving", f"{error.message}; still {self._serves(plan)}"
                 )
                 await trio.sleep(SERVE_RETRY[1])
             else:
+                if self._plan is not plan:
+                    return
                 self._plan = following
                 loaded.cancel()
                 return

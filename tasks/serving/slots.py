@@ -50,7 +50,7 @@ class Slots:
             return [each for at, each in enumerate(self.all) if at != number]
 
         def memory() -> int:
-            return self.memory - sum(each.loaded_bytes for each in others())
+            return self.memory - sum(each.taken_bytes for each in others())
 
         def taken() -> Collection[str]:
             return {root for each in others() for root in each.roots}
@@ -64,8 +64,13 @@ class Slots:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the offered memory that no shard and no training has."""
-        return self.memory - self.loaded_bytes
+        """Bytes of the offered memory that no shard and no training has, and no slot waits for."""
+        return self.memory - sum(each.taken_bytes for each in self.all)
+
+    @property
+    def barred(self) -> bool:
+        """Whether serving is barred."""
+        return any(each.barred for each in self.all)
 
     def reserve(self, size: int) -> None:
         """Load no layers into `size` bytes of the memory, because a training uses them. A negative

@@ -4,12 +4,15 @@ Spec: docs/spec/session.md, `shard.ask`.
 """
 
 from collections.abc import Collection
-from typing import Annotated, Final, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
+import trio
 from msgspec import Meta
 
 from ....state.directory import Directory
 from ....transport.errors import CallRefused, LinkClosed
+from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ....transport.message import Root
 from ...defaults import ASK_AGAIN, NODES_ASKED
@@ -39,15 +42,26 @@ class ShardAsked(HeaderMessage, frozen=True):
     back: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
 
 
-_COMES: Final = "loading"
+@dataclass(slots=True)
+class _Question:
+    """What nodes said of one model."""
+
+    comes: bool = False
+    """Whether a node loads the model, or was asked too often to say so."""
+    backs: list[float] = field(default_factory=list)
+    complete: bool = False
+    done: trio.Event = field(default_factory=trio.Event)
 
 
 class Asking:
-    """Requests of one gateway to load models."""
+    """Requests of one gateway to load models. Requests of clients for one model share them."""
 
-    def __init__(self, courier: Courier, directory: Directory) -> None:
+    def __init__(self, host: Host, courier: Courier, directory: Directory) -> None:
+        self._host = host
         self._courier = courier
         self._directory = directory
+        self._open: dict[str, _Question] = {}
+        self._coming: dict[str, float] = {}  # when a node said that it loads a model, by root
 
     async def comes(self, model: Model) -> bool:
         """Return whether a node loads a model of which members serve not all layers.
@@ -55,18 +69,34 @@ class Asking:
         Asks one node after the other: this one first, and then those that offer most memory. Raises
         Overloaded if one has no room for the model yet, and no other loads it.
         """
-        members, backs = self._directory.members(), list[float]()
-        if not holes_of(members, model.root, model.layers):
+        if not holes_of(self._directory.members(), model.root, model.layers):
             return False
-        for peer in self._nodes(members):
-            said = await self._ask(peer, model.root)
-            if said is not None and said.code == _COMES:
-                return True
-            if said is not None and said.code == "full":
-                backs.append(said.back)
-        if backs:
-            raise overloaded(min(backs), "other models take their memory")
-        return False
+        now = self._host.now()
+        self._coming = {root: at for root, at in self._coming.items() if now < at + ASK_AGAIN / 2}
+        if model.root in self._coming:
+            return True
+        said = await self._shared(model.root)
+        if said.backs and not said.comes:
+            raise overloaded(min(said.backs), "other models take their memory")
+        return said.comes
+
+    async def _shared(self, root: str) -> _Question:
+        """Return what the nodes say. Waits for a question that another request has asked."""
+        while (question := self._open.get(root)) is not None:
+            await question.done.wait()
+            if question.complete:  # otherwise the request that asked it was cancelled
+                return question
+        question = self._open[root] = _Question()
+        try:
+            for peer in self._nodes(self._directory.members()):
+                if await self._ask(peer, root, question):
+                    self._coming[root] = self._host.now()
+                    break
+            question.complete = True
+        finally:
+            del self._open[root]
+            question.done.set()
+        return question
 
     def _nodes(self, members: Members) -> Collection[PeerId]:
         """Return the nodes to ask, in order."""
@@ -79,11 +109,20 @@ class Asking:
         able.sort(key=lambda each: (each.peer != own, -each.capacity.memory_bytes, each.peer))
         return [each.peer for each in able[:NODES_ASKED]]
 
-    async def _ask(self, peer: PeerId, root: str) -> ShardAsked | None:
-        """Return what a node says, or None if it says nothing useful."""
-        question = AskShard(root).header()
+    async def _ask(self, peer: PeerId, root: str, question: _Question) -> bool:
+        """Note what a node says. Return whether it loads the model."""
+        header = AskShard(root).header()
         try:
-            reply = await self._courier.call(peer, "shard.ask", question, timeout=ASK_AGAIN)
-            return ShardAsked.parse(reply.header)
-        except (BadMessage, CallRefused, LinkClosed):
-            return None
+            reply = await self._courier.call(peer, "shard.ask", header, timeout=ASK_AGAIN)
+            said = ShardAsked.parse(reply.header)
+        except CallRefused as error:
+            if error.code == "busy":  # strangers ask it; it may load the model all the same
+                question.comes = True
+            return False
+        except (BadMessage, LinkClosed):
+            return False
+        if said.code == "full":
+            question.backs.append(said.back)
+        elif said.code == "loading":
+            question.comes = True
+        return said.code == "loading"

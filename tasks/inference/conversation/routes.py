@@ -35,7 +35,7 @@ class Routes:
         self._directory = directory
         self._chains = chains
         self._seek = seek
-        self._asking = Asking(courier, directory)
+        self._asking = Asking(host, courier, directory)
         self.choice = Choice(host, courier, directory, chains)
         """The gateway's knowledge of the stages."""
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ....transport.identity import PeerId
-from .aggregate import Weighed, aggregate
+from .aggregate import VectorSource, Weighed, aggregate, vector_of
 from .checks import is_harmless
 from .codecs import Vector
 from .defaults import BESIDE_OWN, CLIPPED_NORM
@@ -19,11 +19,17 @@ from .terms import RunTerms
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A decoded update. `good` is this peer's verdict by held-out loss, None if not judged yet."""
+    """An update that was found to decode. `good` is this peer's verdict by held-out loss, None if
+    not judged yet."""
 
-    vector: Vector = field(repr=False)
+    source: VectorSource = field(repr=False)
     norm: float
     good: bool | None = None
+
+    @property
+    def vector(self) -> Vector:
+        """The decoded update. Takes long if only its bytes are in memory."""
+        return vector_of(self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +69,18 @@ class JudgeUpdate:
         """Return the values to which the update is compared. Takes long."""
         if self.own is None:
             return self.state.values
-        return self.state.values - self.own.vector * np.float32(1 - BESIDE_OWN)
+        values: Vector = self.own.vector * np.float32(1 - BESIDE_OWN)
+        np.subtract(self.state.values, values, out=values)
+        return values
 
     def with_it(self) -> Vector:
         """Return the values with the update, which is scaled down as in a step. Takes long."""
         if self.own is None:
-            return self.without() - self.update.vector
+            return self.state.values - self.update.vector
         clip = min(1.0, CLIPPED_NORM * self.own.norm / (self.update.norm or 1.0))
-        return self.without() - self.update.vector * np.float32(BESIDE_OWN * clip)
+        values = self.without()
+        values -= self.update.vector * np.float32(BESIDE_OWN * clip)
+        return values
 
     def is_harmless(self, before: float, after: float) -> bool:
         """Return the verdict, from the losses without the update and with it."""
@@ -90,7 +100,7 @@ class ComputeState:
         refused = {entry.peer: entry.refused for entry in self.step.entries}
         weighed = [
             Weighed(
-                vector=self.updates[entry.root].vector,
+                vector=self.updates[entry.root].source,
                 norm=self.updates[entry.root].norm,
                 tokens=entry.tokens,
                 points=self.state.points.get(entry.peer, 0),

@@ -5,9 +5,9 @@ operation is one IEEE operation per element. `np.sum` and `np.dot` would add in 
 depends on the processor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from .memory import SpareMemory
 
 Rows = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+VectorSource: TypeAlias = Vector | Callable[[], Vector]
+"""A vector, or what decodes it each time it is needed, so that its encoded bytes alone stay."""
 _FEW: Final = 1 << 10  # values below which the sums of all pieces are halved together
 _BLOCK: Final = 1 << 13  # values of which all updates of a round fit the cache of a core
 
@@ -29,10 +31,15 @@ class Weighed:
     `points` are those that its author has collected by updates that were refused.
     """
 
-    vector: Vector
+    vector: VectorSource
     norm: float
     tokens: int
     points: int
+
+
+def vector_of(source: VectorSource) -> Vector:
+    """Return the vector. Takes long if it has to be decoded."""
+    return source() if callable(source) else source
 
 
 def norm_of(vector: Vector) -> float:
@@ -84,22 +91,47 @@ def aggregate(
 
     Updates of more than CLIPPED_NORM times the median norm are scaled down. With `trim`, of each
     value the highest and the lowest of every TRIM_ONE_IN updates are left out. Sparse updates must
-    not be trimmed: where few peers send a value, the mean of the rest is 0.
+    not be trimmed: where few peers send a value, the mean of the rest is 0. They are decoded one
+    after the other, so however many there are, one is in memory at a time.
     """
     limit = CLIPPED_NORM * lower_median([each.norm for each in updates])
     weights = weights_of(updates)
     clips = [np.float32(min(1.0, limit / each.norm if each.norm else 1.0)) for each in updates]
     factors = [np.float32(weight) * clip for weight, clip in zip(weights, clips, strict=True)]
-    out = (memory or SpareMemory()).vector(updates[0].vector.size)
-    cut = len(updates) // TRIM_ONE_IN if trim else 0
+    memory = memory or SpareMemory()
+    if not trim:
+        return _mean([each.vector for each in updates], factors, memory)
+    vectors = [vector_of(each.vector) for each in updates]
+    out = memory.vector(vectors[0].size)
+    cut = len(updates) // TRIM_ONE_IN
     for start in range(0, out.size, PIECE):
-        pieces = [each.vector[start : start + PIECE] for each in updates]
+        pieces = [each[start : start + PIECE] for each in vectors]
         target = out[start : start + PIECE]
         if cut:
             target[:] = _trimmed(pieces, clips, weights, cut)
         else:
             _mean_into(target, pieces, factors)
     return out
+
+
+def _mean(
+    sources: Sequence[VectorSource], factors: Sequence[np.float32], memory: SpareMemory
+) -> Vector:
+    """Return the weighted sum. Each value has the bits that `_mean_into` gives it."""
+    first = vector_of(sources[0])
+    out, scratch = memory.vector(first.size), np.empty(min(PIECE, first.size), np.float32)
+    np.multiply(first, factors[0], out=out)
+    del first
+    for source, factor in zip(sources[1:], factors[1:], strict=True):
+        _add(out, vector_of(source), factor, scratch)  # no name keeps it while the next is decoded
+    return out
+
+
+def _add(out: Vector, vector: Vector, factor: np.float32, scratch: Vector) -> None:
+    for start in range(0, out.size, PIECE):
+        piece = vector[start : start + PIECE]
+        np.multiply(piece, factor, out=scratch[: piece.size])
+        out[start : start + PIECE] += scratch[: piece.size]
 
 
 def _mean_into(target: Vector, pieces: Sequence[Vector], factors: Sequence[np.float32]) -> None:

@@ -15,6 +15,7 @@ A trainer uses it like this:
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -104,8 +105,10 @@ class StartState:
 
     def encode(self) -> bytes:
         """Return a checkpoint, from which a later process continues."""
-        lost = b"" if self.residual is None else self.residual.astype("<f4", copy=False).tobytes()
-        return bytes.fromhex(self.step) + self.state.encode() + lost
+        parts: list[bytes | memoryview] = [bytes.fromhex(self.step), *self.state.parts()]
+        if self.residual is not None:
+            parts.append(self.residual.astype("<f4", copy=False).data.cast("B"))
+        return b"".join(parts)
 
 
 def first_base(terms: RunTerms, values: Vector) -> StartState:
@@ -414,6 +417,10 @@ class Averager:
         return self._feedback.encode(np.subtract(base, values, out=update))
 
     def _decoded(self, data: bytes | memoryview) -> Known:
-        """Decode an update. Takes long."""
+        """Decode an update, and keep a sparse one as its bytes. Takes long."""
         vector = decode(self.terms.codec, self.terms.values, data)
-        return Known(vector, norm_of(vector))
+        norm = norm_of(vector)
+        if self.terms.trims:
+            return Known(vector, norm)
+        # Decoded, a sparse update has the size of the model, and peers may deliver dozens of them.
+        return Known(partial(decode, self.terms.codec, self.terms.values, data), norm)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
 import trio
 
 from ....dht.content.tree import Top, build, count_chunks, digest_of, read_top
@@ -125,7 +126,10 @@ class Parcels:
             top = read_top(root, top_bytes)
             if not size.least <= top.size <= size.most:
                 raise BadUpdate("wrong-size", f"an update or state has {top.size} bytes")
-            data = memory.octets(top.size).data
+            # Memory waits to be used again only for the one size that all updates of a run have.
+            # Else a peer chooses how much waits.
+            usual = top.size == size.most
+            data = (memory.octets(top.size) if usual else np.empty(top.size, np.uint8)).data
             await self._receive_chunks(stream, top, data)
             await stream.finish()
         finally:

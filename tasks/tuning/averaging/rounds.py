@@ -254,13 +254,22 @@ class Rounds:
         return [(peer, each) for peer, each in self._offers.items() if each.base == self.head]
 
     def _fetches(self, now: float) -> list[Action]:
-        """Request the updates on offer for this round."""
-        found = list[Action]()
-        for peer, offer in self._on_head():
+        """Request the updates on offer for this round, as many as a step may have. So no group is
+        so large that updates need more memory than is reserved for them."""
+        found, offers = list[Action](), self._on_head()
+        taken = {each.root for _, each in offers if self._is_taken(each.root)}
+        for peer, offer in offers:
+            if len(taken) >= MAX_PEERS:
+                break
             known = offer.root in self._updates or offer.root in self._malformed
             if not known and self._ask(offer.root, now):
+                taken.add(offer.root)
                 found.append(FetchUpdate(offer.root, (peer,)))
         return found
+
+    def _is_taken(self, root: str) -> bool:
+        """Return whether an update is here or being fetched."""
+        return root in self._updates or math.isinf(self._asked.get(root, 0.0))
 
     def _judgements(self, now: float) -> list[Action]:
         """Request verdicts on the updates of this round.

@@ -9,9 +9,11 @@ FLOAT: Final = 4  # bytes
 COPIES: Final = 7
 """Copies of the weights: they and their gradient in the process, and in the trainer they, their
 gradient, two moments, and the best so far."""
-COPIES_TOGETHER: Final = 9
-"""And in averaging: the shared values before and after a round, what the codec has lost, the
-checkpoint of these, and the updates of this node and three others, decoded."""
+COPIES_TOGETHER: Final = 16
+"""And in averaging: the shared values of three rounds and of the next one, what the codec has lost,
+the checkpoint of these (2), what is in memory while an update is made (2) and while others are
+judged or averaged (3), and 4 for the bytes of the updates of four rounds: 64 peers send 0.057 bytes
+per weight in each. Decoded are two at a time, however many peers there are."""
 NICE: Final = 10  # of the process, so that answers come first
 STOP_GRACE: Final = 2.0  # seconds in which the process may end
 START_S: Final = 120.0  # seconds in which it must start. Importing torch takes seconds

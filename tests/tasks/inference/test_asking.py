@@ -1,16 +1,18 @@
 """Tests of requests for a model that no chain serves: the gateway asks nodes to load it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
+from shoal.state.directory import Directory
 from shoal.tasks.defaults import ASK_AGAIN, LOAD_PATIENCE, NODES_ASKED
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoRoute, Overloaded
+from shoal.tasks.inference.conversation.asking import Asking
 from shoal.transport.link.calls import Call, Refusal, Reply
-from tests.tasks.fake_swarm import FakeSwarm, Node
+from tests.tasks.fake_swarm import FakeModels, FakeSwarm, Node
 from tests.tasks.inference.test_gateway import _generate, _run
 
 
@@ -107,7 +109,7 @@ async def test_the_client_is_told_when_the_first_node_has_room(autojump_clock: o
         says("full", -1.0),
         says("full", float("inf")),
         says("full", "soon"),
-        lambda call: Refusal("busy", "asked too often"),
+        lambda call: Refusal("no-handler", "an old node"),
         lambda call: Reply({}),
     ],
 )
@@ -135,5 +137,98 @@ async def test_no_node_is_asked_for_a_model_that_members_serve(autojump_clock: o
         with pytest.raises(NoRoute):
             await _generate(swarm)
         assert not asked
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_node_that_is_asked_too_often_is_asked_again(autojump_clock: object) -> None:
+    swarm = lacking()
+
+    async def body(_: FakeSwarm) -> None:
+        times = list[float]()
+
+        def busy(call: Call) -> Refusal:
+            times.append(trio.current_time())
+            if len(times) == 12:
+                publish(swarm)
+            return Refusal("busy", "asked too often")
+
+        answered(swarm, says("full", 50.0), busy)
+        assert (await _generate(swarm)).tokens == 8
+        assert 2 * ASK_AGAIN <= times[-1] - times[0] <= 12 * ASK_AGAIN
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_node_that_is_always_asked_too_often_holds_a_request_for_minutes(
+    autojump_clock: object,
+) -> None:
+    swarm = lacking()
+
+    async def body(_: FakeSwarm) -> None:
+        answered(swarm, lambda call: Refusal("busy", "asked too often"))
+        began = trio.current_time()
+        with pytest.raises(NoRoute):
+            await _generate(swarm)
+        assert LOAD_PATIENCE <= trio.current_time() - began <= LOAD_PATIENCE + ASK_AGAIN
+
+    await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_requests_for_one_model_share_the_questions(autojump_clock: object) -> None:
+    swarm = lacking()
+
+    async def body(_: FakeSwarm) -> None:
+        asked = answered(swarm, says("loading"))
+
+        async def generate(after: float) -> None:
+            await trio.sleep(after)
+            assert (await _generate(swarm)).tokens == 8
+
+        async with trio.open_nursery() as nursery:
+            for number in range(12):
+                nursery.start_soon(generate, number * ASK_AGAIN / 12)
+            await trio.sleep(4 * ASK_AGAIN + 0.5)
+            assert 4 <= len(asked) <= 10
+            publish(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_shared_question_goes_on_when_the_request_that_asked_it_ends(
+    autojump_clock: object,
+) -> None:
+    swarm = lacking()
+
+    async def body(_: FakeSwarm) -> None:
+        courier, calls = swarm.client.courier, list[trio.CancelScope]()
+
+        async def slow(peer: str, method: str, header: Any, **more: Any) -> Any:
+            await trio.sleep(1)
+            return Reply({"code": "full", "back": 9.0})
+
+        asking = Asking(swarm.host, courier, cast(Directory, swarm))
+        courier.call = slow  # type: ignore[method-assign, assignment]
+        raised = list[Overloaded]()
+
+        async def comes() -> None:
+            with trio.CancelScope() as scope:
+                calls.append(scope)
+                try:
+                    async with FakeModels(swarm.layers).use("m") as model:
+                        await asking.comes(model)
+                except Overloaded as error:
+                    raised.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _number in range(3):
+                nursery.start_soon(comes)
+                await trio.sleep(0.1)
+            calls[0].cancel()
+        assert [each.retry_s for each in raised] == [9, 9] and not asking._open
 
     await _run(swarm, body)

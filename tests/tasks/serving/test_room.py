@@ -73,7 +73,7 @@ async def test_a_slot_that_waits_takes_what_it_is_given_when_the_others_have_lef
         nursery.start_soon(choose)
         await trio.testing.wait_all_tasks_blocked()
         assert turn.waits
-        turn.give("root", [left])
+        turn.give("root", [left], 10)
         assert not turn.waits
         await trio.testing.wait_all_tasks_blocked()
         assert not choices and turn.asked == "root"
@@ -89,7 +89,7 @@ async def test_a_choice_that_ended_at_the_same_moment_does_not_hide_what_was_giv
 
     async def choose() -> ServingChoice:
         await trio.lowlevel.checkpoint()
-        turn.give("root", [])
+        turn.give("root", [], 10)
         return ServingChoice("other", "", True)
 
     assert (await turn.choice(choose)).root == "root"

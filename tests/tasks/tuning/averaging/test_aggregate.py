@@ -1,11 +1,14 @@
 """Robust aggregation: the same bits everywhere, and little influence for one author."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
 
+from bench.worlds.volunteers import peer_number
 from shoal.tasks.tuning.averaging import aggregate as aggregation
+from shoal.tasks.tuning.averaging.actions import ComputeState, Known
 from shoal.tasks.tuning.averaging.aggregate import (
     Weighed,
     aggregate,
@@ -13,7 +16,11 @@ from shoal.tasks.tuning.averaging.aggregate import (
     norm_of,
     weights_of,
 )
-from shoal.tasks.tuning.averaging.codecs import Vector
+from shoal.tasks.tuning.averaging.codecs import Codec, Vector, decode, encode
+from shoal.tasks.tuning.averaging.outer import first_state
+from shoal.tasks.tuning.averaging.steps import PeerUpdate, genesis, step_of
+from shoal.tasks.tuning.averaging.terms import RunTerms
+from shoal.transport.identity import public_key_of
 from tests.tasks.tuning.averaging.test_codecs import drawn
 
 
@@ -113,3 +120,32 @@ def test_the_quick_way_leaves_out_the_same_as_the_order_of_all(count: int) -> No
     quick = aggregation._outermost(rows)
     np.testing.assert_array_equal(quick, aggregation._outer(rows, 1))
     assert (quick.sum(axis=0) == 2).all()
+
+
+def test_sparse_updates_are_decoded_one_at_a_time() -> None:
+    """Peers choose how many updates a step has, so all of them decoded may not fit the memory."""
+    values, codec = 300_000, Codec("sparse", 128)
+    data = [encode(codec, drawn(values, seed=seed)) for seed in range(20)]
+    vectors = [decode(codec, values, each) for each in data]
+    norms = [norm_of(each) for each in vectors]
+    wanted = aggregate([Weighed(v, n, 9, 0) for v, n in zip(vectors, norms, strict=True)],
+                       trim=False)  # fmt: skip
+    weights = weights_of([Weighed(v, 1.0, 9, 0) for v in vectors])
+    plain = vectors[0] * np.float32(weights[0])
+    for vector, weight in zip(vectors[1:], weights[1:], strict=True):
+        plain += vector * np.float32(weight)
+    assert plain.tobytes() == wanted.tobytes()
+    del vectors
+    updates = {f"{at:064x}": Known(partial(decode, codec, values, each), norms[at])
+               for at, each in enumerate(data)}  # fmt: skip
+    authors = sorted(map(peer_number, range(1, 21)), key=public_key_of)
+    entries = [PeerUpdate(*each, 9) for each in zip(authors, updates, strict=True)]
+    terms = RunTerms(name="t", subject=b"", values=values, codec=codec, inner_steps=1)
+    start = first_state(np.zeros(values, np.float32), terms.rule)
+    compute = ComputeState(step_of(terms.id, genesis(terms.id), 1, entries), start, updates)
+    tracemalloc.start()
+    state = compute.run(terms)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert state.values.tobytes() == (start.values - wanted).tobytes()
+    assert peak < 4 * 4 * values

@@ -70,6 +70,21 @@ def test_a_round_uses_the_memory_of_earlier_ones(
     run(terms, body)
 
 
+def test_sparse_updates_of_others_are_kept_as_their_bytes() -> None:
+    terms = replace(TERMS, codec=Codec("sparse", 128))
+
+    async def body(group: Group) -> None:
+        members = [await group.start(group.made()) for _ in range(3)]
+        await group.until(lambda: min(len(member.bases) for member in members) > 4)
+        for member in members:
+            kept = list(member.averager.rounds._updates.values())
+            assert len(kept) > 5
+            assert not any(isinstance(known.source, np.ndarray) for known in kept)
+            assert all(known.vector.shape == (terms.values,) for known in kept)
+
+    run(terms, body)
+
+
 def test_a_state_is_held_for_others_without_a_copy() -> None:
     async def body(group: Group) -> None:
         member = await group.start(group.made())

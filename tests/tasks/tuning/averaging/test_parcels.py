@@ -1,5 +1,6 @@
 """Transfers between peers, some of which lie. Over real links, on simulated computers."""
 
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -207,5 +208,22 @@ def test_one_peer_gets_a_few_transfers_at_once() -> None:
             stream.reset("closed")
         await trio.sleep(2)
         assert not one.parcels._serving
+
+    run(body)
+
+
+def test_only_memory_of_the_usual_size_waits_to_be_used_again() -> None:
+    """A peer chooses the size of a state that it states, and eight of them would wait."""
+
+    async def body(one: Node, two: Node, three: Node) -> None:
+        held = await one.parcels.put(RUN, b"x")
+        for size, waiting in ((len(DATA) - 5, 0), (len(DATA), 1)):
+            root = await two.parcels.put(RUN, DATA[:size])
+            got = await one.parcels.get(RUN, root, Size(1, len(DATA)), peers(two))
+            assert len(got) == size
+            del got
+            one.parcels.keep(RUN, {held})
+            gc.collect()
+            assert len(one.parcels._memory[RUN]._spare) == waiting
 
     run(body)

@@ -13,6 +13,8 @@ from shoal.tasks.tuning.averaging.actions import (
     JudgeUpdate,
     Known,
 )
+from shoal.tasks.tuning.averaging.defaults import MAX_PEERS
+from shoal.tasks.tuning.averaging.errors import BadUpdate
 from shoal.tasks.tuning.averaging.outer import first_state
 from shoal.tasks.tuning.averaging.rounds import Rounds
 from shoal.tasks.tuning.averaging.steps import Offer, PeerUpdate, Step, genesis, step_of
@@ -224,3 +226,19 @@ def test_a_peer_goes_on_alone_where_no_peer_delivers_the_state_of_the_chosen_sid
     found = rounds.poll(now + 1)
     assert any(isinstance(each, ComputeState) for each in found)
     assert any(isinstance(each, FetchState) for each in rounds.poll(now + 10))
+
+
+def test_no_more_updates_are_fetched_than_a_step_may_have() -> None:
+    me, *others = [peer_number(number) for number in range(1, 2 * MAX_PEERS)]
+    vector = np.ones(VALUES, np.float32)
+    rounds = Rounds(TERMS, me, first_state(vector, TERMS.rule))
+    for number, peer in enumerate(others):
+        rounds.offered(peer, Offer(1, genesis(TERMS.id), f"{number:064x}", 10), 0.0)
+    asked = [each.root for each in rounds.poll(0.0) if isinstance(each, FetchUpdate)]
+    assert len(set(asked)) == len(asked) == MAX_PEERS
+    for root in asked[2:]:
+        rounds.decoded(root, Known(vector, 1.0))
+    rounds.unfetched(asked[0], 0.0)
+    rounds.refused(asked[1], BadUpdate("not-finite", "a value"))
+    others_asked = [each.root for each in rounds.poll(0.0) if isinstance(each, FetchUpdate)]
+    assert len(others_asked) == 2 and not set(others_asked) & set(asked)
