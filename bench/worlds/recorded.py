@@ -217,7 +217,7 @@ class Chain:
                 max_tokens=len(text.answer),
                 sampling=Sampling(1.0, seed=number),
             )
-            summary = await gateway.generate(request, _ignore)
+            summary: Summary = await self.client.host.run(gateway.generate, request, _ignore)
             assert summary.token_ids == text.answer
             found.append(summary)
         return found
