@@ -320,7 +320,7 @@ class Hub:
 
 class _InTime:
     """Part of a connection: an answer's head must arrive within `seconds`. The timeout of a socket
-    counts from byte to byte, so a hub could send a head for ever."""
+    counts from byte to byte, so a hub could send a head without end."""
 
     sock: socket.socket
     seconds = 60.0

@@ -98,7 +98,7 @@ class AskedShards:
         # From here to the end nothing waits, so no session opens at a shard that is about to leave.
         room = self._room(root, need, backing, spare)
         if not isinstance(room, Room):
-            return ShardAsked("full", min(room, SLOT_STAY) if room == inf else room)
+            return ShardAsked("full", SLOT_STAY if room == inf else room)
         slots = self._slots.all
         unloaded = [slots[number].leave_for_another() for number in room.leaving]
         slots[room.taker].take(root, unloaded, need)

@@ -58,7 +58,7 @@ class Replacing:
         if waits_for_it and await self._returned(talk, run, PeerId(error.peer)):
             return
         if not error.cause or (waits_for_it and not self._routes.has_chain(talk)):
-            if not error.cause:  # a stage that goes and comes back could keep it waiting for ever
+            if not error.cause:  # a stage that comes and goes could hold the answer without end
                 talk.crashes.note(error, talk.answer.made, self._host.now())
             await self._refilling.wait(
                 talk, run, error, lambda back: self._again(talk, run, error, back=back)

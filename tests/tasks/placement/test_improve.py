@@ -74,7 +74,7 @@ def test_a_move_has_to_pay_for_the_weights() -> None:
 
 
 def test_a_move_has_to_pay_for_computing_sessions_again() -> None:
-    """The same move, by slow machines with sessions of 2,000 and of 30,000 positions."""
+    """Slow machines make the same move with sessions of 2,000 and not of 30,000 positions."""
     of = replace(model(), context=10**6)
     a, b, c = (machine(name, 4, speed) for name, speed in (("a", 0.01), ("b", 0.01), ("c", 0.015)))
     c = replace(c, memory=9 * LAYER)

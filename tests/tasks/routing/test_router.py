@@ -309,7 +309,7 @@ def test_two_that_report_a_short_link_lose_it_after_one_slow_answer() -> None:
     router, hops = Router(), [*liars, *honest]
     plan = router.plan(seen, want(), hops, 0.0)
     assert plan is not None and plan.chain == liars
-    # What a gateway knows of the links is what was reported.
+    # The gateway knows only the reported links.
     links = plan.cost.token_s - sum(each.times.token_s for each in plan.stages)
     slow = Observed(plan.cost.first_s + 0.5, links, 2000, plan.cost.token_s + 0.5, links, 50)
     router.beliefs.observed(plan.stages, slow, 1.0)

@@ -330,7 +330,7 @@ async def test_one_that_moves_is_stopped_and_goes_on_from_there(
 async def test_killed_while_its_rows_are_replicated_it_is_submitted_once(
     node: Node, autojump_clock: Clock, tmp_path: Path
 ) -> None:
-    """What is on the disk then is all that is left."""
+    """Only the files of that moment are left."""
     remote = node.remote = RemoteTunings(tmp_path)
     remote.silent = True
     async with node.daemon() as tunings:
