@@ -303,9 +303,9 @@ async def test_a_worker_gives_way_to_the_owners_programs(nursery: trio.Nursery) 
     expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + defaults.NICE)
     assert os.getpriority(os.PRIO_PROCESS, engine.pid) == expected
     assert os.getsid(engine.pid) == engine.pid
-    group = Path(f"/proc/{engine.pid}/autogroup")  # absent where Linux does not group by session
-    if group.exists():
-        assert group.read_text().split()[-1] == str(defaults.NICE)
+    group = trio.Path(f"/proc/{engine.pid}/autogroup")
+    if await group.exists():  # absent where Linux does not group by session
+        assert (await group.read_text()).split()[-1] == str(defaults.NICE)
 
 
 @pytest.mark.trio
