@@ -14,9 +14,9 @@ given the same tokens, the engine's choice differs from transformers' only where
 within 2 units of the last place (merged weights are rounded in other places); and that each row of
 logits has the same bits in all of these ways. Of transformers' two forms of the delta rule
 (Qwen3Next) the reference is the one that goes position by position; the distance to the other is
-`worst_chunked`. That one subtracts sums of logarithms, and is up to six times as far from the same rule in
-float64 as the engine and the first form are. `error_bfloat16` is the mean distance of the engine's
-and of transformers' logits from those that the same weights give in float32: both round.
+`worst_chunked`. That one subtracts sums of logarithms, and is up to six times as far from the same
+rule in float64 as the engine and the first form are. `error_bfloat16` is the mean distance of the
+engine's and of transformers' logits from those that the same weights give in float32: both round.
 """
 
 import argparse
