@@ -59,6 +59,8 @@ SHARD_READ_TIME = 4.0  # … and the seconds that each may take
 NODES_ASKED = 4  # nodes that a gateway asks to load a model
 ASK_AGAIN = 5.0  # seconds between two questions whether a node still loads it …
 LOAD_PATIENCE = 180.0  # … and in which a request waits for that in all
+PROMISES = 64  # models for which a gateway remembers the nodes that load them
+PROMISE_BROKEN = 1800.0  # seconds in which a node that did not load a model is asked last
 # `stage.probe` of one peer: largest burst, and rate per second. A gateway may have 16 sessions at a
 # stage. If each takes half a second, it asks 32 times a second. An answer takes 0.1 ms.
 PROBES = (64, 32.0)
