@@ -40,7 +40,7 @@ class TuningMessage(HeaderMessage, frozen=True):
 
 
 class TuneOpen(TuningMessage, frozen=True):
-    """`tune.open`: a trainer asks for a tuning of one shard. `job` is the one that it does, or ""."""
+    """`tune.open`: a trainer asks for a tuning of one shard, for a job or for itself."""
 
     root: Root
     parts: Parts

@@ -57,7 +57,7 @@ class TrainerPlaces:
         self._charged[job.id] = now
 
     def must_leave(self, job: Job) -> bool:
-        """Return whether a job that has a place is to make room for another author."""
+        """Return whether a job that has a place must leave it to another author."""
         return self._is_outranked(job.author, Counter(self._held.values())[job.author])
 
     def _is_outranked(self, author: PeerId, holds: int) -> bool:

@@ -87,8 +87,8 @@ class OpenedTunings:
         """Occupy a place for a new tuning until the block ends.
 
         A trainer on another node has TUNINGS_PER_PEER places, and so has a user, however many
-        trainers it has. What this node pays for takes no place of others. Raises SessionError
-        `session-exists`, or `too-many` if there is no place.
+        trainers it has. Tunings that this node pays for take no places of others. Raises
+        SessionError `session-exists`, or `too-many` if there is no place.
         """
         if (trainer, name) in self._open or (trainer, name) in self._opening:
             raise SessionError("session-exists", "the tuning is open already")

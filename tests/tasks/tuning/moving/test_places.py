@@ -14,8 +14,8 @@ GREEDY, MODEST, THIRD = (PeerId(letter * 52) for letter in "abc")
 
 
 class Node:
-    """A node that trains what waits, one look a second. The jobs of the greedy author come first
-    on its ring."""
+    """A node that trains waiting jobs, and looks for one every second. The jobs of the greedy
+    author come first on its ring."""
 
     def __init__(self, jobs: dict[PeerId, int], weight: dict[PeerId, float] | None = None) -> None:
         self.now = 0.0
@@ -115,7 +115,7 @@ def test_the_rows_of_an_author_wait_behind_its_fine_tuning() -> None:
     assert queue.lead(GREEDY, MODEST) >= 60
     assert queue.order(MODEST, "rows", 10.0) < queue.order(GREEDY, "more", 1.0)
     node.run(120)  # nothing of the modest author waits any more
-    assert queue.lead(GREEDY, MODEST) == 0, "who asks for nothing saves up nothing"
+    assert queue.lead(GREEDY, MODEST) == 0, "an author without work saves up nothing"
 
 
 def test_what_is_remembered_is_bounded() -> None:
