@@ -107,7 +107,7 @@ async def test_damaged_outputs_are_computed_again(
     (data,) = on_disk(tmp_path).values()
     damaged = {
         "torn": data[:-7],
-        "flipped": data.replace(b"ROW 0", b"ROW 8"),
+        "flipped": data.replace(b"ROW ", b"RAW ", 1),
         "rubbish": b"\0\xff\n" + data + b"00000000 {}\n",
         "unreadable": b"x" * (2 * defaults.RESULT_BYTES + 1),
     }  # fmt: skip
