@@ -58,7 +58,7 @@ def add(source: str, name: str | None, data: Path, as_json: bool) -> None:
 
         check_new_name(name)
     ask = asked(source, name)
-    with Bar("downloading" if ask.origin == "hub" else "reading") as bar:
+    with Bar("downloading" if ask.origin == "hub" else "reading", "storing") as bar:
         answer = _add(data, ask, bar)
     click.echo(render.as_json(answer) if as_json else report_added(answer, data))
 
