@@ -117,7 +117,10 @@ OWN = {
     "tasks/tuning/trainer/encoding.py": {"some"},
     "tasks/tuning/trainer/together.py": {"self._run", "averager.run"},  # guards itself
     "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
-    "tasks/tuning/moving/runner.py": {"self._replicate"},  # of a task that is guarded
+    "tasks/tuning/moving/runner.py": {  # of a task that is guarded
+        "self._replicate",
+        "self._runner.share_place",
+    },
     "tasks/jobs/replication/confirming.py": {"ask"},
     "tasks/jobs/replication/replication.py": {"ask"},  # a part of a submission
     "node/control/blobs.py": {"emit"},

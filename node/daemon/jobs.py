@@ -32,7 +32,7 @@ from ...tasks.serving.slots import Slots
 from ...tasks.tuning.moving.defaults import KIND as TUNING
 from ...tasks.tuning.moving.spec import read_tuning
 from ...tasks.usage.accounting import Accounting
-from ...tasks.usage.metering import Use
+from ...tasks.usage.paying import Payers
 from ...transport.identity import PeerId
 from ..folder import disk_errors
 from .base import Base
@@ -52,6 +52,7 @@ class Working:
         services: RowServices,
         serving: Slots,
         tuning: Trainers,
+        payers: Payers,
     ) -> None:
         gateway = services.gateway
         host, state, own = base.host, network.state, base.identity.peer
@@ -63,7 +64,7 @@ class Working:
         local, stage = JobNode(host, state, own, network.endpoint.guard), network.stage
         self.local = local
         trust = Trust(host, state, own)
-        self._accounting = Accounting(state, own, stage.meter, self._payer, write_more=trust.write)
+        self._accounting = Accounting(state, own, stage.meter, payers.now, write_more=trust.write)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
         models = JobModels(
             network.directory.members,
@@ -113,6 +114,7 @@ class Working:
         self.moving.connect(
             lambda job: self.worker.crew.heirs(job.id, own),
             lambda peer: self.does_jobs and self._is_member(peer),
+            self.worker.queue,
         )
         self._does_jobs = base.works
 
@@ -140,23 +142,6 @@ class Working:
         """Return the live peers that serve a part of the model with this root."""
         members = self._directory.members().items()
         return frozenset(p for p, said in members if any(s.root == root for s in said.shards))
-
-    def _payer(self, use: Use) -> PeerId | None:
-        """Return the peer for which a piece of work is counted as usage.
-
-        This is the gateway itself or, if the gateway says that it works on a job, the author of
-        that job. The gateway must have claimed the job; otherwise it could name any job. Returns
-        None if the job or the claim is not known on this node.
-        """
-        if not use.job:
-            return use.gateway
-        jobs = self._state.views.jobs
-        author: PeerId | None = None
-        with self.local.guard.around(use.gateway):
-            standing = jobs.get(use.job)
-            if standing is not None and standing.job is not None:
-                author = standing.job.author if jobs.claim_by(use.gateway, use.job) else None
-        return author
 
     def _is_member(self, author: PeerId) -> bool:
         """Return whether jobs of this author are accepted. In a private group, the author must be a
