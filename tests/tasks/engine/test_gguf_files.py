@@ -168,7 +168,7 @@ def test_the_largest_gemmas_scale_their_scores_as_they_were_published(
     family: str, layers: int, hidden: int, head_dim: int, scalar: int
 ) -> None:
     heads = {3584: 16, 4608: 32, 3840: 16, 5376: 32}[hidden]
-    metadata = {"general.architecture": family, f"{family}.block_count": layers}
+    metadata: dict[str, Any] = {"general.architecture": family, f"{family}.block_count": layers}
     sizes = {"hidden_size": hidden, "num_attention_heads": heads, "head_dim": head_dim}
     meta = Metadata(Header(metadata, {}))
     found = FAMILIES[family].special(meta, {**sizes, "num_hidden_layers": layers}, {})
