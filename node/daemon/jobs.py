@@ -10,6 +10,7 @@ from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.group.group import Group
 from ...state.views.jobs import CLAIMS, Job
+from ...state.views.jobs import JobState as Stand
 from ...state.views.members import JOBS
 from ...tasks.jobs.checking.checks import ResultChecks
 from ...tasks.jobs.checking.trust import Trust
@@ -19,6 +20,7 @@ from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
 from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.models import JobModels
+from ...tasks.jobs.outputs import PieceOutputs
 from ...tasks.jobs.replication.confirming import OwnReplication, rows_blob
 from ...tasks.jobs.replication.replication import JobReplication, ReplicationTerms
 from ...tasks.jobs.results import Results
@@ -73,7 +75,10 @@ class Working:
         )
         self.seals = JobSeals(base.identity, host, self._group)
         """Keys of sealed jobs."""
-        self.shop = Workshop(services, models, shelf, turn, network.directory.members, self.seals)
+        self.shop = Workshop(
+            services, models, shelf, turn, network.directory.members, self.seals,
+            outputs=PieceOutputs(host, self._folder.pieces),
+        )  # fmt: skip
         """What jobs of all kinds use on this node."""
         self.checks = ResultChecks(host, own, self.shop, KINDS, trust)
         """Checks of the results of this node's jobs."""
@@ -180,13 +185,19 @@ class Working:
         await self.own_replication.run()
 
     async def _tidy(self) -> None:
-        """Delete what is kept for authors that have had no jobs for a while."""
+        """Delete what is kept for authors that have had no jobs for a while, and outputs of pieces
+        that are done."""
         await self._state.shown.wait()
         gone = dict[PeerId, float]()
         while True:
             await trio.sleep(KEPT_AFTER / 4)
+            await self.shop.outputs.tidy(self._is_unfinished)
             await self.shelf.tidy_kept(partial(self._keeps, gone))
             await self.moving.checkpoints.tidy()
+
+    def _is_unfinished(self, piece: str) -> bool:
+        standing = self._state.views.jobs.get(piece)
+        return standing is not None and standing.job is not None and standing.state != Stand.DONE
 
     def _keeps(self, gone: dict[PeerId, float], text: str) -> bool:
         """Return whether what is kept for an author is still needed. `gone` has the times since

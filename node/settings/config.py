@@ -111,6 +111,11 @@ class DataFolder:
         return self.path / "models"
 
     @property
+    def pieces(self) -> Path:
+        """Folder of the outputs of pieces of jobs that are not done."""
+        return self.path / "pieces"
+
+    @property
     def trained(self) -> Path:
         return self.path / "trained"
 

@@ -2,8 +2,10 @@
 crashes.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import ModelName, ShardRecord
 from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.defaults import USAGE_PACE
+from shoal.tasks.inference.generation import GenerateRequest
 from shoal.tasks.jobs.defaults import INLINE_BYTES
 from shoal.tasks.jobs.results import JobOutcome, pack_outcome, read_outcome
 from shoal.tasks.jobs.spec import JobSpec, RowOptions, pack_spec
@@ -413,6 +416,38 @@ def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, mo
         found = await result(asker, job)
         assert found["claimant"] == other.peer
         assert trio.current_time() - began < most
+
+    run(body)
+
+
+def test_a_restarted_node_goes_on_from_its_finished_rows() -> None:
+    async def body(world: World) -> None:
+        (node,) = await servers(world, 1, profile=SLOW)
+        asker = await client(world, [node])
+        rows = [{"prompt": f"row {number}", "max_tokens": 4 + 12 * number} for number in range(8)]
+        files, path = asker.node.library._host.files, Path("/home/rows.jsonl")
+        files.make_folder(path.parent)
+        files.write(path, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+        sent = await asker.ask("job_submit", model="tiny", file=str(path), raw=True, seed=3)
+        outputs = node.node.working.shop.outputs
+        while sum(len(p.lines or {}) for p in (outputs._pieces or {}).values()) < 4:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        await node.stop()
+        again = await node.host.start(model="tiny", layers=(0, 6), bootstrap=[asker], profile=SLOW)
+        gateway, asked = again.node.compute.gateway, list[str | None]()
+        generate = gateway.generate
+
+        async def counted(request: GenerateRequest, emit: Any) -> Any:
+            asked.append(request.prompt)
+            return await generate(request, emit)
+
+        gateway.generate = counted  # type: ignore[method-assign]
+        found = await result(asker, sent["jobs"][0])
+        assert sorted(filter(None, asked)) == [f"row {number}" for number in range(4, 8)]
+        lines = [json.loads(line) for line in found["text"].splitlines()]
+        for line, row in zip(lines, rows, strict=True):
+            said = await again.ask("run", model="tiny", raw=True, seed=3, **row)
+            assert line["text"] == said["text"]
 
     run(body)
 
