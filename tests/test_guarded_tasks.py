@@ -108,7 +108,7 @@ OWN = {
     "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
         "self._cancel_when_barred", "self._change", "self._until_spare",
-        "self._published.correct_costs",
+        "self._shards.correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._endings.free"},
