@@ -11,7 +11,7 @@ from ...tasks.inference.models import Models
 from ...tasks.jobs.services import RowServices
 from ...tasks.placement.demand import Backing
 from ...tasks.serving.asked import AskedShards
-from ...tasks.serving.interface import ServingDevice, ServingSettings
+from ...tasks.serving.interface import DeviceShare, ServingDevices, ServingSettings
 from ...tasks.serving.slots import Slots
 from ...tasks.tuning.chain.chains import TuningChains
 from ...tasks.tuning.scoring import Scorer
@@ -66,7 +66,7 @@ class ComputeParts:
             ).listen(network.courier)  # fmt: skip
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
-            self.bar,
+            self.bar, self.keeping.look,
         )  # fmt: skip
         able = base.engine if isinstance(base.engine, TuningEngine) else None
         payers = Payers(network.state.views.jobs, endpoint.guard)
@@ -109,7 +109,11 @@ class ComputeParts:
         base = self._base
         return Slots(
             base.host,
-            ServingDevice(self.stage, base.engine, base.no_engine),
+            ServingDevices(
+                self.stage,
+                [DeviceShare(*each) for each in zip(base.engines, base.shares, strict=True)],
+                base.no_engine,
+            ),
             self._content.sources,
             self._serving_settings(),
             backing=self._serving_backing,

@@ -452,6 +452,35 @@ def test_a_restarted_node_goes_on_from_its_finished_rows() -> None:
     run(body)
 
 
+def test_a_fine_tuning_is_submitted_as_a_job() -> None:
+    """With the other nodes that have it, or the reason why none has."""
+
+    async def body(world: World) -> None:
+        nodes = await servers(world, 1)
+        asker = await client(world, nodes)
+        files, path = asker.node.library._host.files, Path("/home/texts.jsonl")
+        files.make_folder(path.parent)
+        files.write(path, b"".join(b'{"text": "once upon a time %d"}\n' % n for n in range(20)))
+        ask: dict[str, Any] = {"model": "tiny", "path": str(path), "moves": True, "steps": 500}
+        with pytest.raises(ControlError) as past:
+            await asker.ask("tuning_begin", **ask, deadline=5)
+        assert past.value.code == "deadline-past" and past.value.hint
+        with pytest.raises(ControlError) as stays:
+            await asker.ask("tuning_begin", **ask | {"moves": False}, priority=9)
+        assert stays.value.code == "stays"
+        begun = await asker.ask("tuning_begin", **ask, priority=9, deadline=4_000_000_000)
+        assert begun["lack"] is None and begun["tuning"]["job"]
+        (listed,) = (await nodes[0].ask("job_list"))["jobs"]
+        assert (listed["job"], listed["kind"]) == (begun["tuning"]["job"], "finetune")
+        assert (listed["priority"], listed["deadline"]) == (9, 4_000_000_000)
+        await nodes[0].host.crash()
+        await trio.sleep(60)
+        again = await asker.ask("tuning_begin", **ask, name="again")
+        assert again["lack"]["code"] == "not-replicated" and again["lack"]["hint"]
+
+    run(body)
+
+
 def test_usage_is_counted_by_the_server_and_survives_restarts() -> None:
     async def body(world: World) -> None:
         (node,) = nodes = await servers(world, 1)
