@@ -66,7 +66,7 @@ class ComputeParts:
             ).listen(network.courier)  # fmt: skip
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
-            self.bar,
+            self.bar, self.keeping.look,
         )  # fmt: skip
         able = base.engine if isinstance(base.engine, TuningEngine) else None
         payers = Payers(network.state.views.jobs, endpoint.guard)
