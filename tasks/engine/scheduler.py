@@ -50,7 +50,7 @@ from .defaults import (
 from .grouping import Groups
 from .kv.blocks import BLOCK
 from .scheduling.costs import AdapterCosts, StepCosts
-from .scheduling.shares import Gateway, Network, Share, User, affordable, fair, prune_users
+from .scheduling.shares import Gateway, GatewayNetwork, Share, User, affordable, fair, prune_users
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Scheduler:
         self.groups = Groups()
         """The sessions whose rows visit other stages too."""
         self._gateways: dict[str, Gateway] = {}
-        self._networks: dict[str, Network] = {}
+        self._networks: dict[str, GatewayNetwork] = {}
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the gateway that was served last
         self._number = 0
@@ -121,9 +121,9 @@ class Scheduler:
         gateway = self._gateways.get(owner)
         if gateway is None:
             self._prune()
-            gateway = self._gateways[owner] = Gateway(Network(), self._next(), self._time)
+            gateway = self._gateways[owner] = Gateway(GatewayNetwork(), self._next(), self._time)
         if network and not gateway.shares:  # it may have moved since its last session
-            gateway.network = self._networks.setdefault(network, Network())
+            gateway.network = self._networks.setdefault(network, GatewayNetwork())
         found = gateway.users.get(user)
         if found is None:
             prune_users(gateway)

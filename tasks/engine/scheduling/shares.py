@@ -13,7 +13,7 @@ from .costs import AdapterCosts, StepCosts
 
 
 @dataclass(slots=True, eq=False)
-class Network:
+class GatewayNetwork:
     """A network from which gateways come. Together they get the part of one gateway, so that nobody
     gets more by many keys."""
 
@@ -32,7 +32,7 @@ class Network:
 class Gateway:
     """Virtual time of one gateway, in seconds, and its users by their tags."""
 
-    network: Network
+    network: GatewayNetwork
     number: int  # decides between equal times
     time: float
     weight: int = 1  # by which its seconds are multiplied: the gateways that divide its part
