@@ -140,7 +140,7 @@ OWN = {
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},
-    "node/daemon/jobs.py": {
+    "node/daemon/work/jobs.py": {
         "self._collect", "self._accounting.run", "self.worker.run", "self._withdraw",
     },
 }  # fmt: skip
@@ -226,7 +226,7 @@ def test_the_rule_can_fail() -> None:
         "nursery.start_soon(partial(self._handle, peer))",
     ]
     for line in hidden:
-        for path in ("tasks/inference/stage.py", "transport/guard.py", "node/daemon/jobs.py"):
+        for path in ("tasks/inference/stage.py", "transport/guard.py", "node/daemon/work/jobs.py"):
             assert bypassing(path, ast.parse(line))
     awaited = ast.parse("async def f(nursery):\n    await nursery.start(self._answer)")
     assert bypassing("transport/link/link.py", awaited)

@@ -538,6 +538,72 @@ def test_few_functions_have_many_parameters() -> None:
     assert isinstance(function, ast.FunctionDef) and parameters(function) == 4
 
 
+MOST_LINES_OF_A_CONSTRUCTOR = 40
+
+
+def test_constructors_are_short() -> None:
+    """One that is long makes many parts at once: group those that belong together into a class."""
+    long = [
+        f"{path}:{node.lineno}: {lines} lines"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, FUNCTIONS) and node.name in ("__init__", "__post_init__")
+        if (lines := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES_OF_A_CONSTRUCTOR
+    ]
+    assert not long, long
+
+
+def own_raises(function: ast.AST) -> Iterator[str]:
+    """Yield the name of each class that a function itself raises and does not catch."""
+    caught = {
+        dotted(each).split(".")[-1]
+        for node in ast.walk(function)
+        if isinstance(node, ast.ExceptHandler) and node.type is not None
+        for each in (node.type.elts if isinstance(node.type, ast.Tuple) else [node.type])
+    }
+    waiting = [*ast.iter_child_nodes(function)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            name = dotted(node.exc.func).split(".")[-1]
+            if name[:1].isupper() and name not in caught | {"AssertionError"}:
+                yield name
+        waiting += ast.iter_child_nodes(node)
+
+
+def public_functions(
+    tree: ast.Module | ast.ClassDef,
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions and methods whose names do not begin with an underscore."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_functions(node)
+        elif isinstance(node, FUNCTIONS) and not node.name.startswith("_"):
+            yield node
+
+
+def silent_raises(path: str, tree: ast.Module) -> list[str]:
+    """Return public functions with a docstring that does not tell which errors they raise."""
+    if path.startswith("cli/commands/"):  # these docstrings are the help that a user reads
+        return []
+    return [
+        f"{path}:{node.lineno}: `{node.name}` raises {raised}: its docstring tells when"
+        for node in public_functions(tree)
+        if (text := ast.get_docstring(node)) and "raise" not in text.lower()
+        if (raised := sorted(set(own_raises(node))))
+    ]
+
+
+def test_public_functions_tell_which_errors_they_raise() -> None:
+    silent = [line for path, tree in sources() for line in silent_raises(path, tree)]
+    assert not silent, "\n" + "\n".join(silent)
+    code = 'def f():\n    """Do it.{}"""\n    raise ValueError("x")'
+    assert silent_raises("", ast.parse(code.format("")))
+    assert not silent_raises("", ast.parse(code.format(" Raises ValueError always.")))
+
+
 def test_every_package_is_shipped() -> None:
     """A package missing from the list can be imported here, but is absent from the wheel."""
     found = {"shoal"}

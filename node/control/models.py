@@ -143,7 +143,10 @@ class ModelOperations:
 
     async def pull(self, ask: messages.PullModel, emit: Emit) -> messages.PulledModel:
         """Fetch a whole model from its providers. If the client disconnects, the chunks that have
-        arrived are kept."""
+        arrived are kept.
+
+        Raises ModelError if there is no such model, or it cannot be fetched or stored.
+        """
         meaning = await self._meant(ask.name)
         root = meaning.root
         vouchers = voucher_views(meaning.vouchers)

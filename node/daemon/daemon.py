@@ -51,7 +51,7 @@ from .telling.fetchprogress import FetchProgress
 from .telling.giving import giving_lines
 from .telling.jobdisk import watch_job_disk
 from .telling.journal import keep_journal
-from .tuning import TuningParts
+from .work.tuning import TuningParts
 
 __all__ = ["EngineFactory", "ManagedEngine", "Node", "run_node"]
 
@@ -260,7 +260,7 @@ class Node:
         if api:
             base.say(f"API {api}")
         relaying = self.dialer.relaying.book.limits
-        allowance, works = self.content.quota.allowance, self.working.does_jobs
+        allowance, works = self.content.quota.allowance, self.working.tools.rules.does_jobs
         for line in giving_lines(base, allowance, relaying, works=works):
             base.say(line)
 
@@ -305,7 +305,7 @@ class Node:
         )
         self.endpoint.guard.start_repeated(
             nursery, "disk for jobs", watch_job_disk,
-            self.content.quota.shortage, lambda: self.working.does_jobs, self.health,
+            self.content.quota.shortage, lambda: self.working.tools.rules.does_jobs, self.health,
         )  # fmt: skip
 
     async def _join(self, invitation: Invitation) -> None:
@@ -314,7 +314,7 @@ class Node:
         box = box_of(self.identity)
         link, handed = await join(self.endpoint, invitation, box, before=inviter.peer)
         before = credentials.private
-        self.endpoint.admission = await credentials.adopt(handed)
+        self.endpoint.admit_by(await credentials.adopt(handed))
         if not before:
             await self.compute.grouping.enter()
         await inviter.remember(link.peer)

@@ -62,6 +62,8 @@ class WorkTerms:
     """Returns whether the node does any jobs now."""
     accepts: Callable[[PeerId], bool] = lambda author: True
     """Returns whether the node does jobs of this author."""
+    weight: Callable[[PeerId], float] = lambda author: 1.0
+    """Returns the share of this author beside that of others: 1, or more."""
 
 
 def patience(silent: int, workers: int) -> float:
@@ -176,6 +178,10 @@ class Crew:
             at for at in self._answered.values() if now - at < state_defaults.CLAIM_PATIENCE[1]
         ]
         self._patience = patience(sum(at < now for at in lately), len(lately))
+
+    def is_live(self, peer: PeerId) -> bool:
+        """Return whether a peer is reachable now."""
+        return peer in self._live()
 
     def silent(self, peer: PeerId) -> float:
         """Return for how many seconds a peer has been silent. 0 means that the peer is live."""

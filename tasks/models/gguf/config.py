@@ -252,7 +252,10 @@ def role_of(tensor: GgufTensor) -> str | None:
 
 
 def order_of(meta: Metadata, tensor: GgufTensor, head_dim: int) -> RowOrder | None:
-    """Return the order of a tensor's rows, or None if it is that of transformers."""
+    """Return the order of a tensor's rows, or None if it is that of transformers.
+
+    Raises ModelError `bad-gguf` if the rows cannot be divided into heads.
+    """
     found = _LAYER.fullmatch(tensor.name)
     if meta.family != "llama" or not found or found[2] not in ("attn_q", "attn_k"):
         return None

@@ -75,7 +75,6 @@ class FinetuneRunner:
         self._checkpoints = checkpoints
         self._standby = standby
         self._running: dict[str, _Running] = {}
-        standby.stop = self.stop
 
     @property
     def _models(self) -> JobModels:
