@@ -2,6 +2,7 @@
 
 DISK_LEAST = 256 * 2**20  # bytes: the smallest disk limit that an owner can set for the library
 LISTEN_ADDRESS = "0.0.0.0"
+MOST_DEVICES = 16  # devices on which one node computes; at most DEVICES of state/defaults.py
 
 # The control socket (docs/spec/control.md).
 CONTROL_REQUEST_LIMIT = 1 << 20  # bytes of one request line

@@ -108,7 +108,7 @@ OWN = {
     "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
         "self._cancel_when_barred", "self._change", "self._until_spare",
-        "self._published.correct_costs",
+        "self._shards.correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._endings.free"},
@@ -117,7 +117,10 @@ OWN = {
     "tasks/tuning/trainer/encoding.py": {"some"},
     "tasks/tuning/trainer/together.py": {"self._run", "averager.run"},  # guards itself
     "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
-    "tasks/tuning/moving/runner.py": {"self._replicate"},  # of a task that is guarded
+    "tasks/tuning/moving/runner.py": {  # of a task that is guarded
+        "self._replicate",
+        "self._runner.share_place",
+    },
     "tasks/jobs/replication/confirming.py": {"ask"},
     "tasks/jobs/replication/replication.py": {"ask"},  # a part of a submission
     "node/control/blobs.py": {"emit"},

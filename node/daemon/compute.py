@@ -50,7 +50,7 @@ class ComputeParts:
         )  # fmt: skip
         able = base.engine if isinstance(base.engine, TuningEngine) else None
         self.tuning_stage = TuningStage(
-            host, network.courier, able, self.stage.find_shard, self.stage.meter
+            host, network.courier, able, self.stage.find_shard, self.stage.meter, network.payers
         )
         self.tuning = TuningChains(host, network.courier, directory, self.tuning_stage)
         read = content.adapter_files.read

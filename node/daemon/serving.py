@@ -6,7 +6,7 @@ from dataclasses import replace
 from ...tasks.inference.gateway import Gateway
 from ...tasks.placement.demand import Backing
 from ...tasks.serving.asked import AskedShards
-from ...tasks.serving.interface import ServingDevice, ServingSettings
+from ...tasks.serving.interface import DeviceShare, ServingDevices, ServingSettings
 from ...tasks.serving.slots import Slots
 from ..models.consent import Witnesses, backing_of
 from .base import Base
@@ -27,8 +27,9 @@ class ServingParts:
         )
         config, memory = base.config, base.capacity.memory_bytes
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
-        device = ServingDevice(network.stage, base.engine, base.no_engine)
-        self.slots = Slots(base.host, device, content.sources, settings, backing=self._backing)
+        shares = [DeviceShare(*each) for each in zip(base.engines, base.shares, strict=True)]
+        devices = ServingDevices(network.stage, shares, base.no_engine)
+        self.slots = Slots(base.host, devices, content.sources, settings, backing=self._backing)
         if base.engine is not None:
             AskedShards(
                 base.host,

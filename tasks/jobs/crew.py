@@ -3,7 +3,7 @@
 import hashlib
 from bisect import bisect, bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import trio
@@ -12,6 +12,7 @@ from ...state import defaults as state_defaults
 from ...state.views.members import Members
 from ...transport.identity import PeerId
 from . import defaults
+from .fairness import FairQueue
 
 _POINT_DOMAIN = b"shoal/share/1 "
 _POINT_BYTES = 8
@@ -62,8 +63,8 @@ class WorkTerms:
     """Returns whether the node does any jobs now."""
     accepts: Callable[[PeerId], bool] = lambda author: True
     """Returns whether the node does jobs of this author."""
-    weight: Callable[[PeerId], float] = lambda author: 1.0
-    """Returns the share of this author beside that of others: 1, or more."""
+    queue: FairQueue = field(default_factory=FairQueue)
+    """The order of users and their jobs."""
 
 
 def patience(silent: int, workers: int) -> float:

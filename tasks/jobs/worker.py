@@ -99,7 +99,7 @@ class Worker:
         self._jobs = node.state.views.jobs
         self.crew = crew
         handling = JobHandling(self._willing, self._seconds, self._handling)
-        self._claimant = Claimant(self._own, self._jobs, crew, handling, FairQueue(terms.weight))
+        self._claimant = Claimant(self._own, self._jobs, crew, handling, terms.queue)
         self._work: dict[str, _Work] = {}
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._claims = OwnClaims(node.state, node.peer, outputs.shelf, health)

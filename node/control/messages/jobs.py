@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Never
 
 from ....state.defaults import JOB_PRIORITY, MAX_DEADLINE, MAX_PRIORITY
 from ....tasks.jobs.defaults import ROW_TOKENS
+from ....tasks.jobs.errors import JobError
 from ... import defaults
 from .encoding import Ask, FileName, IfKnown, Items, Json, TextBound, Whole
 from .generation import AskForText
@@ -28,6 +29,11 @@ class LackView:
     code: str
     message: str
     hint: str
+
+    @classmethod
+    def of(cls, trouble: JobError | None) -> "LackView | None":
+        """Describe why no other node has a job, or return None if there is no trouble."""
+        return None if trouble is None else cls(trouble.code, trouble.message, trouble.hint or "")
 
 
 @dataclass(frozen=True, slots=True)

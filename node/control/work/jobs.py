@@ -17,7 +17,7 @@ from ....state.service import State
 from ....state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
 from ....state.views.usage import UsageCount
 from ....tasks.jobs.desk import Desk
-from ....tasks.jobs.errors import BadOutcome, JobError
+from ....tasks.jobs.errors import BadOutcome
 from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.results import StoredResult, read_outcome
 from ....tasks.jobs.spec import JobSpec
@@ -197,7 +197,7 @@ class JobOperations:
         """Return why no other node has an unfinished job of this node, or None."""
         if view.replicated is None:
             return None
-        return lack_view(self._working.own.replication.trouble([view.job]))
+        return messages.LackView.of(self._working.own.replication.trouble([view.job]))
 
     def _find(self, start: str) -> str:
         """Return the id of the job that begins with `start`. Own jobs are searched first, then
@@ -353,13 +353,6 @@ def claim_view(claim: Claim, job: Job) -> messages.ClaimView:
         refused=claim.claimant in job.refused,
         piece=job.part,
     )
-
-
-def lack_view(trouble: JobError | None) -> messages.LackView | None:
-    """Describe why no other node has a job."""
-    if trouble is None:
-        return None
-    return messages.LackView(trouble.code, trouble.message, trouble.hint or "")
 
 
 def result_state(result: StoredResult) -> str:

@@ -1,9 +1,8 @@
-"""Whose jobs this node does, which peers help with its own, and who is charged for the work."""
+"""Whose jobs this node does, and which peers help with its own."""
 
 from ....state.group.facts import Role
 from ....state.group.group import Group
 from ....tasks.jobs.crew import does_jobs
-from ....tasks.usage.metering import Use
 from ....transport.identity import PeerId
 from ..base import Base
 from ..network import NetworkParts
@@ -15,7 +14,6 @@ class JobRules:
     def __init__(self, base: Base, network: NetworkParts) -> None:
         self._own = base.identity.peer
         self._state, self._directory = network.state, network.directory
-        self._guard = network.endpoint.guard
         self._wanted = base.config.jobs
         self.offers = base.works
         """Whether the owner lets this node work on other nodes' jobs."""
@@ -44,23 +42,6 @@ class JobRules:
         """Return the live peers that serve a part of the model with this root."""
         members = self._directory.members().items()
         return frozenset(p for p, said in members if any(s.root == root for s in said.shards))
-
-    def payer(self, use: Use) -> PeerId | None:
-        """Return the peer for which a piece of work is counted as usage.
-
-        This is the gateway itself or, if the gateway says that it works on a job, the author of
-        that job. The gateway must have claimed the job; otherwise it could name any job. Returns
-        None if the job or the claim is not known on this node.
-        """
-        if not use.job:
-            return use.gateway
-        jobs = self._state.views.jobs
-        author: PeerId | None = None
-        with self._guard.around(use.gateway):
-            standing = jobs.get(use.job)
-            if standing is not None and standing.job is not None:
-                author = standing.job.author if jobs.claim_by(use.gateway, use.job) else None
-        return author
 
     def is_member(self, author: PeerId) -> bool:
         """Return whether jobs of this author are accepted. In a private group, the author must be a

@@ -8,9 +8,11 @@ import trio
 
 from ....state.errors import FeedFull
 from ....state.views.jobs import CLAIMS
+from ....state.views.jobs import JobState as Stand
 from ....state.views.members import JOBS
 from ....tasks.jobs.crew import Crew, WorkTerms
 from ....tasks.jobs.defaults import KEPT_AFTER
+from ....tasks.jobs.fairness import FairQueue
 from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.replication.replication import JobReplication, ReplicationTerms
 from ....tasks.jobs.runner import runners
@@ -55,14 +57,17 @@ class Working:
         self.own = OwnJobs(tools, self._folder, self.replication)
         """The jobs that this node has submitted."""
         trust, meter = self.own.checks.trust, network.stage.meter
-        self._accounting = Accounting(state, self._own, meter, rules.payer, write_more=trust.write)
+        self._accounting = Accounting(
+            state, self._own, meter, network.payers.now, write_more=trust.write
+        )
         live = network.directory.members
         crew = Crew(state.views.members, [*KINDS, TUNING], live=live, now=host.now)
-        self.moving = Moving(base, network, tools, trainers, crew)
+        terms = WorkTerms(tools.turn, rules.is_ready, rules.is_member, FairQueue(trust.weight))
+        self.moving = Moving(base, network, tools, trainers, crew, terms.queue)
         """Fine-tunings that this node trains for any node."""
         self.worker = Worker(
             tools.node,
-            WorkTerms(tools.turn, rules.is_ready, rules.is_member, trust.weight),
+            terms,
             {**runners(KINDS, tools.shop), TUNING: self.moving.runner},
             crew,
             OutputStores(shelf, self.replication.replicate, tools.seals),
@@ -94,13 +99,19 @@ class Working:
         await self.own.replication.run()
 
     async def _tidy(self) -> None:
-        """Delete what is kept for authors that have had no jobs for a while."""
+        """Delete what is kept for authors that have had no jobs for a while, and outputs of pieces
+        that are done."""
         await self._state.shown.wait()
         gone = dict[PeerId, float]()
         while True:
             await trio.sleep(KEPT_AFTER / 4)
+            await self.tools.shop.outputs.tidy(self._is_unfinished)
             await self.tools.shelf.tidy_kept(partial(self._keeps, gone))
             await self.moving.checkpoints.tidy()
+
+    def _is_unfinished(self, piece: str) -> bool:
+        standing = self._state.views.jobs.get(piece)
+        return standing is not None and standing.job is not None and standing.state != Stand.DONE
 
     def _keeps(self, gone: dict[PeerId, float], text: str) -> bool:
         """Return whether what is kept for an author is still needed. `gone` has the times since

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from ....tasks.jobs.crew import Crew
+from ....tasks.jobs.fairness import FairQueue
 from ....tasks.tuning.moving.checkpoints import ArchOf, Checkpoints
+from ....tasks.tuning.moving.places import TrainerPlaces
 from ....tasks.tuning.moving.runner import FinetuneRunner, MovedChainSource
 from ....tasks.tuning.moving.standby import MoveRequests, TrainerStandby
 from ....tasks.tuning.moving.state import Vault
@@ -30,6 +32,7 @@ class Moving:
         tools: JobTools,
         trainers: Trainers,
         crew: Crew,
+        queue: FairQueue,
     ) -> None:
         host, jobs, own = base.host, network.state.views.jobs, base.identity.peer
         self.vault = Vault(host, tools.shelf)
@@ -45,5 +48,8 @@ class Moving:
             stores_for=tools.rules.stores_for,
         )
         folder = base.config.folder.trained
-        self.runner = FinetuneRunner(host, folder, trainers.chains, self.checkpoints, standby)
+        places = TrainerPlaces(host.now, queue)
+        self.runner = FinetuneRunner(
+            host, folder, trainers.chains, self.checkpoints, standby, places
+        )
         self.moves = MoveRequests(network.courier, jobs, self.runner.stop)

@@ -3,6 +3,7 @@
 from ....tasks.jobs.crew import IdleTime
 from ....tasks.jobs.desk import JobNode
 from ....tasks.jobs.models import JobModels
+from ....tasks.jobs.outputs import PieceOutputs
 from ....tasks.jobs.runner import Workshop
 from ....tasks.jobs.sealing.seals import JobSeals
 from ....tasks.jobs.services import RowServices
@@ -48,4 +49,12 @@ class JobTools:
             works_for=lambda root: serving.is_for(root) or base.library.is_named(root),
         )
         self.turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
-        self.shop = Workshop(services, self.models, self.shelf, self.turn, live, self.seals)
+        self.shop = Workshop(
+            services,
+            self.models,
+            self.shelf,
+            self.turn,
+            live,
+            self.seals,
+            outputs=PieceOutputs(host, base.config.folder.pieces),
+        )

@@ -17,11 +17,13 @@ from shoal.state.views.jobs import Claim, Job, Jobs, claim_fact, job_fact, job_i
 from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.engine.families import Architecture
 from shoal.tasks.inference.courier import Courier
+from shoal.tasks.jobs.fairness import FairQueue
 from shoal.tasks.jobs.models import JobModels
 from shoal.tasks.jobs.results import JobOutcome, KeptWork
 from shoal.tasks.jobs.spec import BlobPart
 from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.moving.checkpoints import Checkpoints
+from shoal.tasks.tuning.moving.places import TrainerPlaces
 from shoal.tasks.tuning.moving.runner import FinetuneRunner
 from shoal.tasks.tuning.moving.spec import SizedBlob, TuningSpec, pack_tuning
 from shoal.tasks.tuning.moving.standby import MoveRequests, TrainerStandby
@@ -130,7 +132,10 @@ class Node:
             heirs=lambda job: [peer for peer in world.nodes if peer != self.peer],
             stores_for=lambda peer: self.stores,
         )
-        self.runner = FinetuneRunner(self.host, folder / "trained", self, self.checkpoints, standby)
+        places = TrainerPlaces(self.host.now, FairQueue())
+        self.runner = FinetuneRunner(
+            self.host, folder / "trained", self, self.checkpoints, standby, places
+        )
         self.moves = MoveRequests(courier, world.jobs, self.runner.stop)
         self.runner.pause = 0.0
         self.disturb: Callable[[int], Any] | None = None
@@ -141,7 +146,7 @@ class Node:
         await trio.lowlevel.checkpoint()
         return ARCH
 
-    def chain(self, root: str, arch: Architecture) -> NumpyChain:
+    def chain(self, root: str, arch: Architecture, *, job: str = "") -> NumpyChain:
         self.chains.append(SlowChain(self.disturb, self.step_s))
         return self.chains[-1]
 
