@@ -86,7 +86,7 @@ OWN = {
     "transport/guard.py": {"self._run", "self.repeat"},
     "transport/strategies/dialer.py": {
         "self.puncher.run", "self.reach.run", "self.relays.run", "self.mapper.run",
-        "self.neighbourhood.run", "self.foreign.run", "self.circuits.keep",
+        "self.neighbourhood.run", "self.foreign.run", "self.circuits.keep", "long.run",
     },
     "transport/lan/linking.py": {"self.lan.run"},
     "transport/dial/ports.py": {"self._endpoint.run", "self._run_udp"},
@@ -159,7 +159,6 @@ LOOPS = {  # loops with such reads that another function begins, and that functi
     "node/daemon/telling/journal.py": {"keep_journal": "keep_journal"},
     "state/vouching.py": {"run": "vouching.run"},
     "tasks/serving/linkreports.py": {"run": "self._reports.run"},
-    "transport/dial/longpaths.py": {"run": "long.run"},
 }
 GUARDED_LOOPS = {  # loops that are a part of what a guard surrounds
     "tasks/inference/conversation/conversing.py": {"_exchange"},  # of a request

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from weakref import WeakValueDictionary
 
 import trio
@@ -77,7 +78,9 @@ class Collector:
                 for job in self._jobs.of(self._own):
                     with self._guard.around(f"job {job}", partial(self._put_off, job)):
                         self._consider(job, nursery)
-                with trio.move_on_after(defaults.COLLECT_PAUSE):
+                with trio.move_on_after(
+                    defaults.COLLECT_PAUSE if self._jobs.of(self._own) else inf
+                ):
                     await changed.wait()
                 await trio.sleep(defaults.PAUSE)
 
