@@ -39,10 +39,8 @@ class ContentParts:
             host,
             base.library,
             disk_of(host, base.config, base.library),
-            claims=self.holdings.claims,
-            proof=proof,
-            in_use=self.holdings.in_use,
-            withdraw=self.holdings.evicted,
+            holdings,
+            proof,
         )
         self.exchange.use_quota(self.quota)
         self.embedded = EmbeddedModel(host, base.library, directory, self.holdings, base.health)

@@ -5,6 +5,7 @@ import hashlib
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 import pytest
@@ -322,15 +323,9 @@ async def test_nothing_is_kept_of_a_manifest_with_wrong_sizes(
     lying = await seed.library.save(dataclasses.replace(honest_one, files=files).encode())
     getter = await swarm.member("getter")
     if defended:
-        quota = Quota(
-            getter.host,
-            getter.library,
-            LibraryLimit(None),
-            claims=cast(Any, None),
-            proof=cast(Any, None),
-            in_use=frozenset,
-            withdraw=lambda root: None,
-        )
+        holdings = SimpleNamespace(in_use=frozenset, evicted=lambda root: None)
+        none = cast(Any, None)
+        quota = Quota(getter.host, getter.library, LibraryLimit(None), cast(Any, holdings), none)
         getter.exchange.use_quota(quota)
     with pytest.raises(ModelError):
         await getter.get(lying)
