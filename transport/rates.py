@@ -232,7 +232,7 @@ def bound_of(each: float, share: int, most: float) -> float:
     return max(each, min(each * share, most * defaults.LARGEST_SHARE))
 
 
-class Holder(Protocol):
+class MemoryUser(Protocol):
     """Connection that holds bytes in memory. This is the part of its interface that `MemoryBudget`
     uses."""
 
@@ -250,22 +250,22 @@ class MemoryBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_holder: dict[Holder, int] = {}
+        self._by_user: dict[MemoryUser, int] = {}
         self._used = 0
 
-    def set(self, holder: Holder, held: int) -> None:
+    def set(self, user: MemoryUser, held: int) -> None:
         """Record the number of bytes that a connection holds now. If the total then exceeds the
         limit, close the connection that holds most."""
-        self._used += held - self._by_holder.get(holder, 0)
-        self._by_holder[holder] = held
+        self._used += held - self._by_user.get(user, 0)
+        self._by_user[user] = held
         if self._used > self._limit:
-            most = max(self._by_holder, key=self._by_holder.__getitem__)
+            most = max(self._by_user, key=self._by_user.__getitem__)
             self.drop(most)
             most.close("overloaded")
 
-    def drop(self, holder: Holder) -> None:
+    def drop(self, user: MemoryUser) -> None:
         """Remove a connection that has ended."""
-        self._used -= self._by_holder.pop(holder, 0)
+        self._used -= self._by_user.pop(user, 0)
 
 
 class _Account:

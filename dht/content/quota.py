@@ -27,7 +27,7 @@ from ..errors import ModelError, QuotaFull
 from .library import Library
 
 
-class QuotaHoldings(Protocol):
+class QuotaInventory(Protocol):
     """What the quota asks the node about its content."""
 
     async def claims(self, root: str) -> Collection[PeerId]:
@@ -111,7 +111,7 @@ def allowance_of(free: int, used: int, least: int) -> LibraryLimit:
 class Quota:
     """Quota of `library`: evicts content, so that the library stays within its `allowance`.
 
-    `holdings` tells what may be evicted, and `proof` challenges the peers that claim a replica.
+    `inventory` tells what may be evicted, and `proof` challenges the peers that claim a replica.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class Quota:
         host: Host,
         library: Library,
         allowance: LibraryLimit,
-        holdings: QuotaHoldings,
+        inventory: QuotaInventory,
         proof: QuotaProving,
     ) -> None:
         self._host = host
         self._library = library
         self._proof = proof
-        self._holdings = holdings
+        self._inventory = inventory
         self._deciding = trio.Lock()
         self.allow(allowance)
 
@@ -213,7 +213,7 @@ class Quota:
 
     def _passing(self) -> list[str]:
         """Return the models that are stored only to build prompts and may be evicted."""
-        library, in_use = self._library, self._holdings.in_use()
+        library, in_use = self._library, self._inventory.in_use()
         return [
             root
             for root in sorted(library.usage.passing)
@@ -252,7 +252,7 @@ class Quota:
 
     async def _candidates(self) -> list[StoredRoot]:
         """Return the roots that may be evicted now, without knowledge of their replicas."""
-        library, in_use = self._library, self._holdings.in_use()
+        library, in_use = self._library, self._inventory.in_use()
         found = []
         # A default limit evicts nothing that the owner requested by name. Such content may
         # exceed the limit, and the next small file would then evict it.
@@ -276,7 +276,7 @@ class Quota:
             for item in sorted(found.values(), key=_rank):
                 if lacking <= 0:
                     break
-                if claimed := await self._holdings.claims(item.root):
+                if claimed := await self._inventory.claims(item.root):
                     replicas = await self._proof.networks(item.root, claimed)
                     found[item.root] = replace(item, replicas=replicas)
                     lacking -= item.size if replicas >= PROOF_NETWORKS else 0
@@ -295,11 +295,11 @@ class Quota:
         Raises ModelError `in-use` if the root is being served or fetched.
         """
         async with self._deciding:
-            if root in self._holdings.in_use():
+            if root in self._inventory.in_use():
                 raise ModelError("in-use", f"{root[:16]} is being served or fetched")
             await self._evict(root)
 
     async def _evict(self, root: str) -> None:
         """Withdraw a root's announcement, and remove the root from the library."""
-        self._holdings.evicted(root)
+        self._inventory.evicted(root)
         await self._library.remove(root)

@@ -50,7 +50,7 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
         yield SHARDS, part
 
 
-class Keeping:
+class StateInterest:
     """Updates which parts of the state one node stores, as its needs change."""
 
     def __init__(self, base: Base, directory: Directory, state: State) -> None:

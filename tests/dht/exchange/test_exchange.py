@@ -119,7 +119,7 @@ async def test_fetching_a_model(swarm: Swarm, autojump_clock: MockClock) -> None
     assert report.by_peer == {"seed": manifest.size}
     assert seen[0] == (0, manifest.size)
     assert seen[-1] == (manifest.size, manifest.size)
-    assert (await getter.library.holdings(manifest.root)).complete
+    assert (await getter.library.stored_parts(manifest.root)).complete
 
 
 async def test_only_requested_and_missing_chunks_are_fetched(
@@ -130,7 +130,7 @@ async def test_only_requested_and_missing_chunks_are_fetched(
     shard = manifest.digests_of(True, 0, 1, False)
     await getter.get(manifest, digests=shard)
     assert seed.node.served["blob.chunk"] == len(shard) < len(manifest.chunks)
-    holdings = await getter.library.holdings(manifest.root)
+    holdings = await getter.library.stored_parts(manifest.root)
     assert (holdings.embedding, holdings.layers, holdings.head) == (True, (0,), False)
     await getter.get(manifest)
     assert seed.node.served["blob.chunk"] == len(manifest.chunks)

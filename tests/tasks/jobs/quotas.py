@@ -24,7 +24,7 @@ class NoProof:
 
 
 class Fetching:
-    """Holdings of a member, of which no other peer claims any."""
+    """StoredParts of a member, of which no other peer claims any."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
