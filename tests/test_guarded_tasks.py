@@ -126,7 +126,7 @@ OWN = {
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
-    "node/kept.py": {"self._generate"},  # guards itself
+    "node/resumable.py": {"self._generate"},  # guards itself
     "node/http/server.py": {"self._backend.kept.run", "client.pump"},
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {

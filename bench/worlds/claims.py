@@ -13,8 +13,8 @@ from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter
-from shoal.state.replication.holding import Watcher
 from shoal.state.replication.replica import Replica
+from shoal.state.replication.replicafeeds import Watcher
 from shoal.state.views.jobs import (
     Claim,
     Job,

@@ -15,7 +15,7 @@ from ..swarm.seeking import Seeking
 from .base import Base
 from .chunks import ChunkParts
 from .content import ContentParts
-from .interest import Keeping
+from .interest import StateInterest
 from .network import NetworkParts
 from .serving import ServingParts
 from .sharing import SharingParts
@@ -31,10 +31,10 @@ class ComputeParts:
         self._base, self._network, self._content = base, network, content
         self.stage = network.stage
         self.models = self._new_models()
-        self.keeping = Keeping(base, directory, network.state)
-        self.keeping.look()
+        self.interest = StateInterest(base, directory, network.state)
+        self.interest.look()
         seeking = Seeking(
-            host, network.discovery.dht, directory, content.providers, self.keeping.look,
+            host, network.discovery.dht, directory, content.providers, self.interest.look,
             endpoint.guard,
         )  # fmt: skip
         self.gateway = Gateway(
@@ -62,8 +62,8 @@ class ComputeParts:
             host,
             base.library,
             base.config.folder.scrub,
-            repair=content.holdings.repair,
-            tell=content.holdings.mended,
+            repair=content.inventory.repair,
+            tell=content.inventory.mended,
             idle=self._is_idle,
         )
 

@@ -117,7 +117,7 @@ class Node:
         self.names, self.providers, self.exchange = (
             content.names, content.providers, content.exchange,
         )  # fmt: skip
-        self.holdings, self.kv = content.holdings, content.kv
+        self.inventory, self.kv = content.inventory, content.kv
         self.gateway, self.stage = compute.gateway, compute.stage
         self.serving, self.working = compute.serving, compute.working
         self.tuning = TuningParts(base, network, content, compute)
@@ -214,15 +214,15 @@ class Node:
             version=__version__,
             capacity=base.capacity,
         )
-        await self.holdings.announce()
+        await self.inventory.announce()
         await compute.grouping.enter()
         await nursery.start(self.state.run)
         nursery.start_soon(compute.grouping.run)
         nursery.start_soon(base.credentials.run)
-        nursery.start_soon(compute.keeping.run)
+        nursery.start_soon(compute.interest.run)
         await nursery.start(self.discovery.run)
         await nursery.start(self.kv.run)
-        nursery.start_soon(self.holdings.announce_chunks)
+        nursery.start_soon(self.inventory.announce_chunks)
         await nursery.start(compute.models.run)
         await nursery.start(self.stage.run)
         await nursery.start(self.compute.tuning_stage.run)

@@ -50,7 +50,7 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
         yield SHARDS, part
 
 
-class Keeping:
+class StateInterest:
     """Updates which parts of the state one node stores, as its needs change.
 
     They change with the models in the library, the shards that are served, and the role in a group.

@@ -24,7 +24,7 @@ from .. import defaults
 from ..errors import BadRecord
 from .finding import Finding, Found, ask_itself, blame
 from .following import Followers
-from .gathering import Gathered, WitnessQuestions, climb
+from .gathering import Gathered, WitnessQuestions, merkle_root
 from .liveness import Liveness
 from .messages import read_gather, read_gathered, read_links, read_lost
 from .roster import Roster
@@ -334,7 +334,7 @@ class Probing:
                 reply = await link.call("live.gather", payload=question, timeout=defaults.ANSWER_S)
                 try:
                     path, proofs = read_gathered(reply.payload)
-                    signed = climb(nonce, path)
+                    signed = merkle_root(nonce, path)
                 except BadRecord as error:
                     blame(link, error)
         missing = [b""] * (len(peers) - len(proofs))

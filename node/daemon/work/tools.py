@@ -33,14 +33,14 @@ class JobTools:
         """Whose jobs this node does."""
         self.seals = JobSeals(base.identity, host, self.rules.group)
         """Keys of sealed jobs."""
-        storage = Storage(base.library, content.quota, content.holdings.withdraw)
+        storage = Storage(base.library, content.quota, content.inventory.withdraw)
         self.shelf = Shelf(
             host,
             storage,
             content.exchange,
             base.config.folder.shelf,
             own=base.identity.peer,
-            linked=content.holdings.linked,
+            linked=content.inventory.linked,
         )
         """Blobs with the inputs and outputs of jobs."""
         self.models = JobModels(

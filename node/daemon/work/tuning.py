@@ -108,7 +108,7 @@ def _whole(base: Base, content: ContentParts, compute: ComputeParts) -> WholeMod
         await content.quota.evict_for(size, asked=True)
 
     async def announce(root: str) -> None:
-        await content.holdings.announce()
+        await content.inventory.announce()
         await content.exchange.announce(root)
 
     return WholeModels(
