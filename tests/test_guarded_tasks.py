@@ -130,7 +130,7 @@ OWN = {
     "node/http/server.py": {"self._backend.kept.run", "client.pump"},
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
-        "compute.grouping.run", "base.credentials.run", "compute.keeping.run",
+        "compute.grouping.run", "base.credentials.run", "compute.interest.run",
         "self.holdings.announce_chunks", "bootstrap.run",
         "self.content.quota.run", "self.compute.scrub.run", "self.serving.run",
         "self._watch_serving",

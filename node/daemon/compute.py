@@ -46,7 +46,7 @@ class ComputeParts:
         self.serving = ServingParts(base, network, content, self.gateway).slots
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
-            self.bar, self.keeping.look,
+            self.bar, self.interest.look,
         )  # fmt: skip
         able = base.engine if isinstance(base.engine, TuningEngine) else None
         self.tuning_stage = TuningStage(
