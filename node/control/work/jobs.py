@@ -246,7 +246,7 @@ class JobOperations:
             )
             for count, client, provider, root in rows
         )
-        kept, trust = self._state.interest(("usage", 0)), self._working.checks.trust
+        kept, trust = self._state.interest(("usage", 0)), self._working.own.checks.trust
         providers = dict.fromkeys(provider for _, _, provider, _ in rows)
         checked = tuple(
             messages.CheckedView(peer, trust.credit(peer), trust.is_liar(peer))
