@@ -101,7 +101,7 @@ class TuningStage:
     # Requests of a trainer. All methods raise SessionError or EngineError.
 
     async def open(self, trainer: PeerId, message: TuneOpen) -> None:
-        """Open a tuning."""
+        """Open a tuning. Raises SessionError or EngineError if this stage cannot take it."""
         served = self._find_shard(message)
         arch = served.held.arch
         if self._engine_or_none is None or arch is None:
@@ -154,7 +154,11 @@ class TuningStage:
 
     def expect(self, trainer: PeerId, message: RunPass) -> tuple[OpenedTuning, int, int]:
         """Check the order of a pass. Return its tuning, and the sizes of payload and answer in
-        bytes."""
+        bytes.
+
+        Raises SessionError if there is no such tuning or its tensors are others, and BadMessage if
+        the order is invalid.
+        """
         tuning = self._all.find(trainer, message.tuning, self._host.now())
         if self._leaving:
             raise SessionError("no-shard", "this node is stopping")
