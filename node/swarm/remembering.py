@@ -61,6 +61,7 @@ class Remembering:
         self._directory = directory
         self._health = health
         self._refused = False  # whether the last write failed
+        self._written: list[str] = []  # the addresses of the last write
 
     async def known(self) -> list[Address]:
         """Return the addresses that the last run stored. Returns none if the file cannot be
@@ -88,20 +89,22 @@ class Remembering:
         If there are none, the old file stays. Only addresses that are safe to dial are stored,
         because the next start does not know which peer published them.
         """
-        known = []
-        for peer, record in self._directory.members().items():
-            if (link := self._endpoint.link(peer)) is not None:
-                with self._endpoint.guard.around(peer):
-                    near = nearness_at(link.status.address[0])
-                    known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
-        if not known:
-            return False
+        known, members = [], self._directory.members()
+        for link in self._endpoint.links():
+            if (record := members.get(link.peer)) is not None:
+                with self._endpoint.guard.around(link.peer):
+                    near = nearness_at(link.address[0])
+                    found = dialable(record.addresses, link.peer, near)
+                    known += [str(address) for address in found[:1]]
+        if not known or known == self._written:
+            return bool(known)
         try:
             await remember_peers(self._host, self._folder, known)
         except OSError as error:
             self._report(error)
             self._refused = True
         else:
+            self._written = known
             self._health.clear("disk")
             self._refused = False
         return True

@@ -31,9 +31,10 @@ class Swarm:
     def members(self) -> dict[str, Any]:
         return {PEER: SimpleNamespace(addresses=(str(PLACE),))} if self.there else {}
 
-    def link(self, peer: str) -> Any:
-        status = SimpleNamespace(address=("127.0.0.1", 4001))
-        return SimpleNamespace(status=status) if self.linked else None
+    def links(self) -> list[Any]:
+        place = "127.0.0.1", 4001
+        known = (OTHER, PEER) if self.linked else ()
+        return [SimpleNamespace(peer=peer, address=place) for peer in known]
 
 
 def remembering(data: Path, swarm: Swarm, health: Health) -> Remembering:
@@ -44,6 +45,15 @@ def remembering(data: Path, swarm: Swarm, health: Health) -> Remembering:
 async def test_linked_members_are_known_at_the_next_start(tmp_path: Path) -> None:
     assert await remembering(tmp_path, Swarm(), Health()).write()
     assert await remembering(tmp_path, Swarm(), Health()).known() == [PLACE]
+
+
+async def test_the_same_addresses_are_written_once(tmp_path: Path) -> None:
+    kept = remembering(tmp_path, Swarm(), Health())
+    assert await kept.write()
+    for written in [each for each in tmp_path.rglob("*") if each.is_file()]:
+        written.unlink()
+    assert await kept.write()
+    assert await kept.known() == []
 
 
 @pytest.mark.parametrize("nobody", [Swarm(there=False), Swarm(linked=False)])
