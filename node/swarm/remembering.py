@@ -89,13 +89,12 @@ class Remembering:
         If there are none, the old file stays. Only addresses that are safe to dial are stored,
         because the next start does not know which peer published them.
         """
-        known, members = [], self._directory.members()
-        for link in self._endpoint.links():
-            if (record := members.get(link.peer)) is not None:
-                with self._endpoint.guard.around(link.peer):
-                    near = nearness_at(link.address[0])
-                    found = dialable(record.addresses, link.peer, near)
-                    known += [str(address) for address in found[:1]]
+        known = []
+        for peer, record in self._directory.members().items():
+            if (link := self._endpoint.link(peer)) is not None:
+                with self._endpoint.guard.around(peer):
+                    near = nearness_at(link.status.address[0])
+                    known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
         if not known or known == self._written:
             return bool(known)
         try:

@@ -31,10 +31,9 @@ class Swarm:
     def members(self) -> dict[str, Any]:
         return {PEER: SimpleNamespace(addresses=(str(PLACE),))} if self.there else {}
 
-    def links(self) -> list[Any]:
-        place = "127.0.0.1", 4001
-        known = (OTHER, PEER) if self.linked else ()
-        return [SimpleNamespace(peer=peer, address=place) for peer in known]
+    def link(self, peer: str) -> Any:
+        status = SimpleNamespace(address=("127.0.0.1", 4001))
+        return SimpleNamespace(status=status) if self.linked else None
 
 
 def remembering(data: Path, swarm: Swarm, health: Health) -> Remembering:
