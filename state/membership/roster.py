@@ -97,8 +97,11 @@ class Roster:
         # sequence number of a record of this node's key that came from a peer
         self.reclaimed: int | None = None
         self._ghosts = Rates(Rate(*defaults.GHOSTS))  # failed dials, by the source of the record
-        self.counts: Callable[[PeerId], bool] = lambda peer: True
-        """Returns whether a peer may be a member, so that it is dialled."""
+        self._counts: Callable[[PeerId], bool] = lambda peer: True
+
+    def count_only(self, counts: Callable[[PeerId], bool]) -> None:
+        """Set which peers count as members and are dialled: those for which `counts` is true."""
+        self._counts = counts
 
     # Reading.
 
@@ -436,7 +439,7 @@ class Roster:
 
         This method is called often, so it is a single loop.
         """
-        live, counts = self.live, self.counts
+        live, counts = self.live, self._counts
         return (
             (peer, known)
             for peer, known in self._known.items()

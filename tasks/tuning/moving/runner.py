@@ -101,6 +101,7 @@ class FinetuneRunner:
         chains: MovedChainSource,
         checkpoints: Checkpoints,
         standby: TrainerStandby,
+        places: TrainerPlaces,
     ) -> None:
         self._host = host
         self._folder = folder
@@ -108,8 +109,7 @@ class FinetuneRunner:
         self._checkpoints = checkpoints
         self._standby = standby
         self._running: dict[str, _Running] = {}
-        self.places = TrainerPlaces(host.now)
-        standby.stop = self.stop
+        self.places = places
 
     @property
     def _models(self) -> JobModels:

@@ -12,14 +12,15 @@ import trio
 from shoal.state import defaults as state_defaults
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id, new_claim
+from shoal.state.views.members import Members
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
 from shoal.tasks.inference.conversation.recomputing import Recomputed, Ties
 from shoal.tasks.inference.generation import Apart, GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.checking.fingerprint import read_fingerprint
-from shoal.tasks.jobs.claimant import Claimant
-from shoal.tasks.jobs.crew import IdleTime, WorkerRing
+from shoal.tasks.jobs.claimant import Claimant, JobHandling
+from shoal.tasks.jobs.crew import Crew, IdleTime
 from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.kinds.rows import check_output
 from shoal.tasks.jobs.kinds.table import KINDS
@@ -345,11 +346,10 @@ async def test_a_thousand_slow_specs_do_not_stall_the_loop() -> None:
         author, nonce = PEERS[number // 32], number.to_bytes(2)
         asked = Job(job_id(author, nonce), author, "generate", slow)
         jobs.changed(FeedName(author, "jobs", 0), asked.id, job_fact(asked, nonce))
-    shares, node = WorkerRing(), Node()
-    shares.add(own)
-    claimant = Claimant(
-        own, jobs, shares, willing=node.runner.able, silent=lambda peer: 0.0, patience=lambda: 1.0
-    )
+    node = Node()
+    crew = Crew(Members(), ["generate"], live=lambda: PEERS, now=lambda: 1.0)
+    crew.shares.add(own)
+    claimant = Claimant(own, jobs, crew, JobHandling(node.runner.able))
     with cost() as spent:
         assert claimant.next(1.0) is None
     assert spent.reference_ms < 50
