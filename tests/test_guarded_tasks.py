@@ -131,7 +131,7 @@ OWN = {
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
         "compute.grouping.run", "base.credentials.run", "compute.interest.run",
-        "self.holdings.announce_chunks", "bootstrap.run",
+        "self.inventory.announce_chunks", "bootstrap.run",
         "self.content.quota.run", "self.compute.scrub.run", "self.serving.run",
         "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",

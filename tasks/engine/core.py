@@ -278,6 +278,7 @@ class Core:
             order.owner,
             shard.costs,
             user=order.user,
+            network=order.network,
             background=order.background,
             adapter=used.costs if used is not None else None,
         )

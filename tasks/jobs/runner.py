@@ -8,6 +8,7 @@ Spec: docs/spec/jobs.md.
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -19,7 +20,16 @@ from ..inference.routing import Members
 from . import defaults
 from .crew import IdleTime
 from .errors import BadSpec, Unsealable
-from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services
+from .kinds.kind import (
+    BadRow,
+    Declared,
+    Fields,
+    Kind,
+    RowSize,
+    RowTerms,
+    Services,
+    is_able,
+)
 from .kinds.rows import (
     FileLine,
     OutputHead,
@@ -58,6 +68,8 @@ class Runner(Protocol):
     """Interface of the code that does jobs of one kind."""
 
     kind: str
+    declares: Declared
+    """Inputs, stages with their resources, and how pieces merge."""
     moves: bool
     """Whether another node can continue the work from what a claim names as `kept`."""
     run_time: float
@@ -156,6 +168,7 @@ class RowRunner:
 
     def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
         self.kind = kind.name
+        self.declares: Declared = kind
         self._kind = kind
         self._shop = shop
 
@@ -166,9 +179,11 @@ class RowRunner:
         error.
         """
         try:
-            return self._shop.models.can_use(root_of(job.spec)) and self._has_key(job)
+            root = root_of(job.spec)
         except BadSpec:
             return True
+        has_model = partial(self._shop.models.can_use, root)
+        return self._has_key(job) and is_able(self.declares, {"model": has_model})
 
     def _has_key(self, job: Job) -> bool:
         """Return whether this node can read the rows of a job."""

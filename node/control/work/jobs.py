@@ -168,6 +168,7 @@ class JobOperations:
             rows=count.rows,
             rows_done=count.rows_done,
             rows_failed=count.rows_failed,
+            rows_checked=count.rows_checked,
             pieces=count.parts,
             replicated=self._working.own.replication.is_confirmed(job),
         )
@@ -245,8 +246,13 @@ class JobOperations:
             )
             for count, client, provider, root in rows
         )
-        kept = self._state.interest(("usage", 0))
-        return messages.UsagePage(tuple(shown), every - len(rows), self._own, kept)
+        kept, trust = self._state.interest(("usage", 0)), self._working.own.checks.trust
+        providers = dict.fromkeys(provider for _, _, provider, _ in rows)
+        checked = tuple(
+            messages.CheckedView(peer, trust.credit(peer), trust.is_liar(peer))
+            for peer in providers
+        )
+        return messages.UsagePage(tuple(shown), every - len(rows), self._own, kept, checked)
 
     def _counts(self) -> Iterator[_Row]:
         """Yield all rows of usage. The rows may change during the iteration."""
@@ -381,6 +387,7 @@ def result_view(result: StoredResult, author: str) -> messages.JobView:
         rows=result.rows,
         rows_done=result.rows,
         rows_failed=result.failed_rows,
+        rows_checked=result.checked_rows,
         pieces=result.parts,
         tokens=came.tokens,
         reason=came.reason,

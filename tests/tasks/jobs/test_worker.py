@@ -18,6 +18,8 @@ from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.claims import ROOM
 from shoal.tasks.jobs.crew import Crew, IdleTime, WorkTerms, does_jobs
 from shoal.tasks.jobs.desk import JobNode
+from shoal.tasks.jobs.kinds.kind import Declared
+from shoal.tasks.jobs.kinds.table import KINDS
 from shoal.tasks.jobs.results import JobOutcome, read_outcome
 from shoal.tasks.jobs.runner import ReportProgress
 from shoal.tasks.jobs.worker import OutputStores, Replicate, Worker
@@ -34,6 +36,7 @@ class Runner:
     """Runner that takes time."""
 
     kind = "sum"
+    declares: Declared = KINDS["generate"]
     moves = False
     run_time = defaults.RUN_TIME
 
