@@ -103,13 +103,14 @@ class TuningStage:
 
     async def open(self, trainer: PeerId, message: TuneOpen) -> None:
         """Open a tuning. Raises SessionError or EngineError if this stage cannot take it."""
-        served = self._find_shard(message)
+        self._find_shard(message)
+        use = Use(trainer, message.root, message.job)
+        payer = await self._payers.soon(use)
+        served = self._find_shard(message)  # others may have been loaded meanwhile
         arch = served.held.arch
         if self._engine_or_none is None or arch is None:
             raise SessionError("no-shard", "this stage has no engine")
         name = self._host.entropy(16)  # two trainers may choose the same name
-        use = Use(trainer, message.root, message.job)
-        payer = await self._payers.soon(use)
         with self.table.opening(trainer, message.tuning, payer):
             order = OpenTuning(served.number, payer, payer == self._courier.peer, message.terms)
             parts = served.held.parts
