@@ -24,6 +24,7 @@ from .chain import Chains
 from .conversation.answer import Answer
 from .conversation.conversing import Conversation
 from .conversation.mending import Mending
+from .conversation.moving import Moving
 from .conversation.opening import Opening
 from .conversation.recomputing import TOP, KnownAnswer, Recomputed, Ties
 from .conversation.refilling import Refilling
@@ -112,7 +113,8 @@ class Gateway:
         replacing = Replacing(host, routes, self._opening, mending, refilling)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
         self._conversation = Conversation(
-            *(host, courier, self._opening, replacing, self._windows), standing
+            *(host, courier, self._opening, replacing, self._windows, standing),
+            Moving(courier, directory, routes.choice, standing),
         )
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""

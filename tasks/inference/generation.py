@@ -213,8 +213,15 @@ class Complete:
     """All stages have the state of all positions before the one at which the chain continues."""
 
 
-Item = Arrived | Pooled | SpanProgress | Needed | Complete | SessionError
-"""A message of the chain, or the error that ends the session."""
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """A chain that is faster than the session's. Its other stages are standbys now."""
+
+    route: tuple[Hop, ...]
+
+
+Item = Arrived | Pooled | SpanProgress | Needed | Complete | Faster | SessionError
+"""A message of the chain, a faster chain, or the error that ends the session."""
 
 
 @dataclass(slots=True)
@@ -254,6 +261,7 @@ class Standby:
     epoch: int
     have: int = 0
     fed: bool = False
+    ready: bool = False  # whether it has the session open
 
 
 class GenerationRun:
@@ -453,6 +461,10 @@ class GenerationRun:
             self._put(error)
             self._broken = True
             self._ended.set()
+
+    def offer(self, chain: Faster) -> None:
+        """Queue a faster chain, which may take over."""
+        self._put(chain)
 
     async def heard(self, timeout: float, pace: float = EMIT_PACE) -> list[Item]:
         """Return the queued items in order, waiting for the first one. An error is always the last

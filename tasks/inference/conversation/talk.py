@@ -33,6 +33,8 @@ class Talk:
     drafts: DraftCounts = field(default_factory=DraftCounts)
     epoch: int = 1  # the highest one of all its sessions
     outrun: int = 0  # times that stages were replaced because the chain crawled
+    moves: int = 0  # to faster chains
+    left: set[PeerId] = field(default_factory=set)  # stages that it has left for faster ones
     accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number
     place: RoomRequest = field(init=False)  # in the line of those that wait for room

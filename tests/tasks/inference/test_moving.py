@@ -1,0 +1,79 @@
+"""Running answers that move to faster chains."""
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from shoal.tasks.inference.choice import Choice
+from shoal.tasks.inference.conversation import moving
+from shoal.tasks.inference.gateway import GatewayEvent, Routed
+from shoal.tasks.inference.generation import Model
+from shoal.tasks.routing.paths import Hop
+from tests.tasks.inference.test_standbys import Answered
+
+Route = tuple[str, ...]
+
+
+class Moved(Answered):
+    """An answer whose chains have predicted times: each stage of the first one takes `slow` seconds
+    more for a token than the others."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, slow: float) -> None:
+        super().__init__()
+        self.slow, self.known = slow, True
+        self.routes: list[Route] = []
+        patch.setattr(Choice, "token_s", lambda _, chain, model: self.token_s(chain, model))
+        patch.setattr(Choice, "knows", lambda _, chain: self.known)
+        patch.setattr(moving, "MOVE_PAUSE", 0.0)
+        patch.setattr(moving, "MOVE_LOOK", 0.4)
+        patch.setattr(moving, "MOVE_AGAIN", 0.4)
+
+    def token_s(self, chain: Sequence[Hop], model: Model) -> float:
+        return 0.2 + self.slow * sum(hop.peer in self.routes[0] for hop in chain)
+
+    async def answer(self) -> list[Route]:
+        """Answer, check the text, and return the chains in the order in which they answered."""
+        await self.run(trio.lowlevel.checkpoint, at=0.1)
+        return self.routes
+
+    async def _emit(self, event: GatewayEvent) -> None:
+        await super()._emit(event)
+        if isinstance(event, Routed):
+            self.routes.append(self.route)
+
+
+@pytest.mark.trio
+async def test_an_answer_moves_to_faster_stages_and_its_text_stays(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = await Moved(monkeypatch, 0.1).answer()
+    assert others and not set(others[-1]) & set(first)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "slow, pause, known", [(0.001, 0.0, True), (0.1, 99.0, True), (0.1, 0.0, False)]
+)
+async def test_an_answer_stays_for_a_small_gain_or_for_guesses(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, slow: float, pause: float, known: bool
+) -> None:
+    answered = Moved(monkeypatch, slow)
+    monkeypatch.setattr(moving, "MOVE_PAUSE", pause)
+    answered.known = known
+    assert len(await answered.answer()) == 1
+
+
+class Envious(Moved):
+    """An answer whose own chain always seems to be the slowest one."""
+
+    def token_s(self, chain: Sequence[Hop], model: Model) -> float:
+        return 0.2 + 0.1 * sum(hop.peer in self.route for hop in chain)
+
+
+@pytest.mark.trio
+async def test_an_answer_does_not_oscillate(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = await Envious(monkeypatch, 0.1).answer()
+    assert 2 <= len(routes) <= 1 + moving.MOVES and len({*routes}) == len(routes)
