@@ -41,6 +41,8 @@ class Talk:
     said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
 
     def __post_init__(self) -> None:
+        if self.request.exact:
+            self.activations = "exact"
         if self.request.apart is not None:
             self.lost.update(self.request.apart.without)
         self.place = RoomRequest(self.model.root)
@@ -55,11 +57,12 @@ class Talk:
     def terms(self) -> SessionPurpose:
         """The purpose of the request's sessions.
 
-        One that continues an answer is exact, so that the text goes on as it would have.
+        One that continues an answer is exact, so that the text goes on as it would have. So is any
+        if the request says so.
         """
         request = self.request
         pooled = isinstance(self.answer, PooledAnswer)
-        exact = self.answer.made > 0
+        exact = request.exact or self.answer.made > 0
         return SessionPurpose(request.job, request.user, pooled, request.top, exact, request.rules)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
+from shoal.tasks.defaults import MOVES
 from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.conversation import moving
 from shoal.tasks.inference.gateway import GatewayEvent, Routed
@@ -76,4 +77,4 @@ async def test_an_answer_does_not_oscillate(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes = await Envious(monkeypatch, 0.1).answer()
-    assert 2 <= len(routes) <= 1 + moving.MOVES and len({*routes}) == len(routes)
+    assert 2 <= len(routes) <= 1 + MOVES and len({*routes}) == len(routes)
