@@ -76,8 +76,8 @@ class Conversation:
             return False
 
     async def _exchange_with_standbys(self, talk: Talk, run: GenerationRun) -> bool:
-        """Converse as `_exchange` does, while stages copy their KV to standbys, and faster chains
-        are looked for."""
+        """Converse as `_exchange` does, while stages copy their KV to standbys, and this node
+        looks for faster chains."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._standing.keep, talk, run)

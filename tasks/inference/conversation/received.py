@@ -1,4 +1,4 @@
-"""The rest of an answer whose beginning a client has from another gateway."""
+"""Rest of an answer whose beginning a client has from another gateway."""
 
 from ...errors import SessionError
 from ...text.process import TextDelta
