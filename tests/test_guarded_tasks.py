@@ -86,7 +86,7 @@ OWN = {
     "transport/guard.py": {"self._run", "self.repeat"},
     "transport/strategies/dialer.py": {
         "self.puncher.run", "self.reach.run", "self.relays.run", "self.mapper.run",
-        "self.neighbourhood.run", "self.foreign.run", "self.circuits.keep",
+        "self.neighbourhood.run", "self.foreign.run", "self.circuits.keep", "long.run",
     },
     "transport/lan/linking.py": {"self.lan.run"},
     "transport/dial/ports.py": {"self._endpoint.run", "self._run_udp"},
@@ -108,7 +108,7 @@ OWN = {
     "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
         "self._cancel_when_barred", "self._change", "self._until_spare",
-        "self._published.correct_costs",
+        "self._shards.correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._endings.free"},
@@ -117,7 +117,10 @@ OWN = {
     "tasks/tuning/trainer/encoding.py": {"some"},
     "tasks/tuning/trainer/together.py": {"self._run", "averager.run"},  # guards itself
     "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
-    "tasks/tuning/moving/runner.py": {"self._replicate"},  # of a task that is guarded
+    "tasks/tuning/moving/runner.py": {  # of a task that is guarded
+        "self._replicate",
+        "self._runner.share_place",
+    },
     "tasks/jobs/replication/confirming.py": {"ask"},
     "tasks/jobs/replication/replication.py": {"ask"},  # a part of a submission
     "node/control/blobs.py": {"emit"},
@@ -156,7 +159,6 @@ LOOPS = {  # loops with such reads that another function begins, and that functi
     "node/daemon/telling/journal.py": {"keep_journal": "keep_journal"},
     "state/vouching.py": {"run": "vouching.run"},
     "tasks/serving/linkreports.py": {"run": "self._reports.run"},
-    "transport/dial/longpaths.py": {"run": "long.run"},
 }
 GUARDED_LOOPS = {  # loops that are a part of what a guard surrounds
     "tasks/inference/conversation/conversing.py": {"_exchange"},  # of a request

@@ -290,13 +290,13 @@ def machine_view(hardware: Hardware) -> MachineView:
     )
 
 
-def _device_view(device: Device, chosen: str) -> DeviceView:
+def _device_view(device: Device, chosen: Collection[str]) -> DeviceView:
     return DeviceView(
         name=device.name or None,
         label=device.label,
         instructions=device.instructions,
         memory_bytes=device.memory_bytes,
-        used=device.name == chosen,
+        used=device.name in chosen,
         unused=device.unused or None,
         hint=device.hint or None,
         speed=_speed_view(device.speed),

@@ -11,11 +11,12 @@ from ...tasks.inference.models import Models
 from ...tasks.jobs.services import RowServices
 from ...tasks.placement.demand import Backing
 from ...tasks.serving.asked import AskedShards
-from ...tasks.serving.interface import ServingDevice, ServingSettings
+from ...tasks.serving.interface import DeviceShare, ServingDevices, ServingSettings
 from ...tasks.serving.slots import Slots
 from ...tasks.tuning.chain.chains import TuningChains
 from ...tasks.tuning.scoring import Scorer
 from ...tasks.tuning.stage.stage import TuningStage
+from ...tasks.usage.paying import Payers
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
 from ..swarm.seeking import Seeking
@@ -65,18 +66,19 @@ class ComputeParts:
             ).listen(network.courier)  # fmt: skip
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
-            self.bar,
+            self.bar, self.keeping.look,
         )  # fmt: skip
         able = base.engine if isinstance(base.engine, TuningEngine) else None
+        payers = Payers(network.state.views.jobs, endpoint.guard)
         self.tuning_stage = TuningStage(
-            host, network.courier, able, self.stage.find_shard, self.stage.meter
+            host, network.courier, able, self.stage.find_shard, self.stage.meter, payers
         )
         self.tuning = TuningChains(host, network.courier, directory, self.tuning_stage)
         adapters = content.adapter_files
         scorer = Scorer(self.models.use, encoded, self.tuning.chain, adapters.read)
         services = RowServices(self.gateway, scorer)
         trainers = Trainers(self.tuning, self.arch_of)
-        self.working = Working(base, network, content, services, self.serving, trainers)
+        self.working = Working(base, network, content, services, self.serving, trainers, payers)
         self.scrub = Scrub(
             host,
             base.library,
@@ -107,7 +109,11 @@ class ComputeParts:
         base = self._base
         return Slots(
             base.host,
-            ServingDevice(self.stage, base.engine, base.no_engine),
+            ServingDevices(
+                self.stage,
+                [DeviceShare(*each) for each in zip(base.engines, base.shares, strict=True)],
+                base.no_engine,
+            ),
             self._content.sources,
             self._serving_settings(),
             backing=self._serving_backing,

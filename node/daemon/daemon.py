@@ -108,7 +108,7 @@ class Node:
         self.compute = compute = ComputeParts(base, network, content)
         # Parts that are used by programs which embed the daemon, such as the simulator.
         self.host, self.identity, self.library = base.host, base.identity, base.library
-        self.engine, self.health, self.inviter = base.engine, base.health, base.inviter
+        self.engines, self.health, self.inviter = base.engines, base.health, base.inviter
         self.endpoint, self.dialer, self.listening = (
             network.endpoint, network.dialer, network.listening,
         )  # fmt: skip
@@ -228,8 +228,8 @@ class Node:
         await nursery.start(self.compute.tuning_stage.run)
         await nursery.start(self.working.run)
         await nursery.start(self.compute.sharing.run)
-        if self.engine is not None:
-            nursery.start_soon(self._run_engine, self.engine)
+        for engine in base.engines:
+            nursery.start_soon(self._run_engine, engine)
         page = ""
         if self.config.browsers is not None:
             start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)

@@ -16,7 +16,7 @@ from ...state.feeds.kinds import KINDS, all_parts, part_of_root
 from ...state.group.facts import Role
 from ...state.replication.interest import WORK
 from ...state.service import State
-from ...transport.host.seam import Host, sleep_in_step
+from ...transport.host.seam import Host
 from .. import defaults
 from ..settings.config import NodeConfig
 
@@ -53,6 +53,7 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
 class Keeping:
     """Updates which parts of the state one node stores, as its needs change.
 
+    They change with the models in the library, the shards that are served, and the role in a group.
     `chooses` says whether the node chooses for itself what to serve, and `works` whether it works
     on jobs of other nodes.
     """
@@ -65,6 +66,7 @@ class Keeping:
         self._state = state
         self.chooses = chooses
         self.works = works
+        library.on_change.append(self.look)
 
     def needed(self) -> list[Plot]:
         """Return (kind of feed, part of that kind) for each part of the state that this node needs
@@ -83,7 +85,8 @@ class Keeping:
         return self._state.interest.kept != before
 
     async def run(self) -> None:
-        """Repeat `look` every NEEDED_LOOK seconds, until cancelled."""
+        """Repeat `look` whenever this node publishes something else about itself, which may be
+        other shards, until cancelled."""
         while True:
             self.look()
-            await sleep_in_step(defaults.NEEDED_LOOK)
+            await self._directory.own_changed()

@@ -10,6 +10,7 @@ from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.group.group import Group
 from ...state.views.jobs import CLAIMS, Job
+from ...state.views.jobs import JobState as Stand
 from ...state.views.members import JOBS
 from ...tasks.jobs.checking.checks import ResultChecks
 from ...tasks.jobs.checking.trust import Trust
@@ -19,6 +20,7 @@ from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
 from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.models import JobModels
+from ...tasks.jobs.outputs import PieceOutputs
 from ...tasks.jobs.replication.confirming import OwnReplication, rows_blob
 from ...tasks.jobs.replication.replication import JobReplication, ReplicationTerms
 from ...tasks.jobs.results import Results
@@ -32,7 +34,7 @@ from ...tasks.serving.slots import Slots
 from ...tasks.tuning.moving.defaults import KIND as TUNING
 from ...tasks.tuning.moving.spec import read_tuning
 from ...tasks.usage.accounting import Accounting
-from ...tasks.usage.metering import Use
+from ...tasks.usage.paying import Payers
 from ...transport.identity import PeerId
 from ..folder import disk_errors
 from .base import Base
@@ -52,6 +54,7 @@ class Working:
         services: RowServices,
         serving: Slots,
         tuning: Trainers,
+        payers: Payers,
     ) -> None:
         gateway = services.gateway
         host, state, own = base.host, network.state, base.identity.peer
@@ -63,7 +66,7 @@ class Working:
         local, stage = JobNode(host, state, own, network.endpoint.guard), network.stage
         self.local = local
         trust = Trust(host, state, own)
-        self._accounting = Accounting(state, own, stage.meter, self._payer, write_more=trust.write)
+        self._accounting = Accounting(state, own, stage.meter, payers.now, write_more=trust.write)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
         models = JobModels(
             network.directory.members,
@@ -72,7 +75,10 @@ class Working:
         )
         self.seals = JobSeals(base.identity, host, self._group)
         """Keys of sealed jobs."""
-        self.shop = Workshop(services, models, shelf, turn, network.directory.members, self.seals)
+        self.shop = Workshop(
+            services, models, shelf, turn, network.directory.members, self.seals,
+            outputs=PieceOutputs(host, self._folder.pieces),
+        )  # fmt: skip
         """What jobs of all kinds use on this node."""
         self.checks = ResultChecks(host, own, self.shop, KINDS, trust)
         """Checks of the results of this node's jobs."""
@@ -113,6 +119,7 @@ class Working:
         self.moving.connect(
             lambda job: self.worker.crew.heirs(job.id, own),
             lambda peer: self.does_jobs and self._is_member(peer),
+            self.worker.queue,
         )
         self._does_jobs = base.works
 
@@ -140,23 +147,6 @@ class Working:
         """Return the live peers that serve a part of the model with this root."""
         members = self._directory.members().items()
         return frozenset(p for p, said in members if any(s.root == root for s in said.shards))
-
-    def _payer(self, use: Use) -> PeerId | None:
-        """Return the peer for which a piece of work is counted as usage.
-
-        This is the gateway itself or, if the gateway says that it works on a job, the author of
-        that job. The gateway must have claimed the job; otherwise it could name any job. Returns
-        None if the job or the claim is not known on this node.
-        """
-        if not use.job:
-            return use.gateway
-        jobs = self._state.views.jobs
-        author: PeerId | None = None
-        with self.local.guard.around(use.gateway):
-            standing = jobs.get(use.job)
-            if standing is not None and standing.job is not None:
-                author = standing.job.author if jobs.claim_by(use.gateway, use.job) else None
-        return author
 
     def _is_member(self, author: PeerId) -> bool:
         """Return whether jobs of this author are accepted. In a private group, the author must be a
@@ -195,13 +185,19 @@ class Working:
         await self.own_replication.run()
 
     async def _tidy(self) -> None:
-        """Delete what is kept for authors that have had no jobs for a while."""
+        """Delete what is kept for authors that have had no jobs for a while, and outputs of pieces
+        that are done."""
         await self._state.shown.wait()
         gone = dict[PeerId, float]()
         while True:
             await trio.sleep(KEPT_AFTER / 4)
+            await self.shop.outputs.tidy(self._is_unfinished)
             await self.shelf.tidy_kept(partial(self._keeps, gone))
             await self.moving.checkpoints.tidy()
+
+    def _is_unfinished(self, piece: str) -> bool:
+        standing = self._state.views.jobs.get(piece)
+        return standing is not None and standing.job is not None and standing.state != Stand.DONE
 
     def _keeps(self, gone: dict[PeerId, float], text: str) -> bool:
         """Return whether what is kept for an author is still needed. `gone` has the times since

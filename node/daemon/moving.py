@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...state.views.jobs import Job
+from ...tasks.jobs.fairness import FairQueue
 from ...tasks.jobs.models import JobModels
 from ...tasks.jobs.sealing.seals import JobSeals
 from ...tasks.jobs.shelf import Shelves
@@ -44,7 +45,12 @@ class Moving:
         self.runner = FinetuneRunner(host, folder, trainers.chains, self.checkpoints, self.standby)
 
     def connect(
-        self, heirs: Callable[[Job], Sequence[PeerId]], keeps: Callable[[PeerId], bool]
+        self,
+        heirs: Callable[[Job], Sequence[PeerId]],
+        keeps: Callable[[PeerId], bool],
+        queue: FairQueue,
     ) -> None:
-        """Set the heirs of a job, and the authors whose checkpoints this node keeps."""
+        """Set the heirs of a job, the authors whose checkpoints this node keeps, and the order of
+        users in which authors are charged."""
         self.standby.heirs, self.standby.keeps = heirs, keeps
+        self.runner.places.queue = queue

@@ -33,6 +33,8 @@ class TuningParts:
         self._models = compute.models
         self._seals = compute.working.seals
         working, moving = compute.working, compute.working.moving
+        self.replication = working.own_replication
+        """Replication of the jobs of this node's user."""
         self.vault = moving.vault
         """The checkpoints of fine-tunings that move."""
         remote = RemoteTunings(

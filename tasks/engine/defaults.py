@@ -31,6 +31,7 @@ ADAPTER_SHARE = 0.25  # largest part of a shard's KV memory that adapters take
 ADAPTER_CHUNKS = 4096  # chunk files of one adapter
 ADAPTER_DEPTH = 4  # nested containers in the description of an adapter
 
+NICE = 5  # by which a worker's priority is lower than that of other programs
 EXIT_NO_TORCH = 69  # EX_UNAVAILABLE: the worker's status where torch is absent
 RESTART_PAUSE = 0.25  # seconds before the first restart of a worker, doubled each time …
 RESTART_PAUSE_MOST = 30.0  # … up to this many seconds

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .defaults import EXIT_NO_DEVICE, EXIT_NO_TORCH, PIECE_SECONDS
+from .defaults import EXIT_NO_DEVICE, EXIT_NO_TORCH, NICE, PIECE_SECONDS
 from .spans.opening import begins_request
 from .wire import Buffer, Header, WireClosed, WorkerChannel
 
@@ -34,6 +34,7 @@ def main() -> int:
     if importlib.util.find_spec("torch") is None:
         return EXIT_NO_TORCH
     offer_to_the_oom_killer()
+    give_way(NICE)
     channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):
@@ -54,6 +55,17 @@ def offer_to_the_oom_killer() -> None:
     """Make Linux kill this process rather than the daemon when memory runs out."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")
+
+
+def give_way(nice: int) -> None:
+    """Lower the priority of this process, which is alone in its session, by `nice` (1 to 19).
+
+    The owner's programs come first. Linux compares `nice` only within a session, and compares
+    sessions by the priority in `/proc/self/autogroup`.
+    """
+    os.nice(nice)
+    with suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(nice))
 
 
 def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> None:

@@ -299,7 +299,7 @@ class Claimant:
         if not self._willing(job):
             return None
         whole = float(job.parts * job.rows)
-        self.queue.came(job.author, job.whole, whole)
+        self.queue.came(job.author, job.whole, whole, now)
         order = self.queue.order(
             job.author, job.whole, whole, priority=job.priority, deadline=job.deadline
         )

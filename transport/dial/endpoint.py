@@ -149,6 +149,11 @@ class Endpoint:
         longer than a few questions (`Link.keep`), whichever side dialled."""
         self._links.listeners.kept.append(callback)
 
+    def on_much_traffic(self, callback: Callable[[Link], None]) -> None:
+        """Register `callback(link)`, called every second or so while a link with a long round trip
+        carries at least `LONG_RATE` bytes per second."""
+        self._links.listeners.much.append(callback)
+
     @contextmanager
     def briefly(self, peer: PeerId) -> Iterator[None]:
         """Open a context in which a new link to this peer is dialled for a few questions only.

@@ -213,7 +213,9 @@ class RealHost(TrioHost):
                 stdout=2,  # a print must not reach the daemon's own output
                 env={**os.environ, **env},
                 pass_fds=(descriptor,),
-                process_group=0,  # Ctrl-C reaches only this process, which ends the child
+                # Ctrl-C reaches only this process, which ends the child. Linux shares the processor
+                # between sessions, so a child with its own can give way to all other programs.
+                start_new_session=True,
             )
         except BaseException:
             ours.close()

@@ -68,6 +68,7 @@ class Link:
         self._kept = False
         self._needed = False
         self._since = self._host.now()
+        self._counted = self._since, 0  # (time, bytes carried until then), see `_count`
         self._nursery: trio.Nursery | None = None
         handlers = shared.handlers
         self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
@@ -383,6 +384,19 @@ class Link:
         self.paths.tick(now)
         if not self._grace.under_way and self.paths.is_suspect(now):
             self.look_again()
+        if now >= self._counted[0] + defaults.LONG_LOOK_S:
+            self._count(now)
+
+    def _count(self, now: float) -> None:
+        """Report the link if it is long and has carried much since the last count.
+
+        A link that carries much is ticked at least every few seconds, because frames in flight
+        await acknowledgements.
+        """
+        (at, before), carried = self._counted, self.carried
+        self._counted = now, carried
+        if carried - before >= defaults.LONG_RATE * (now - at) and self.is_long:
+            self._owner.carries_much(self)
 
     # Used by its paths and its grace period.
 

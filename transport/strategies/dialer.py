@@ -315,7 +315,7 @@ class Dialer:
             repeat("reachability", self._watch_reach, listen)
             if self.udp is not None:
                 long = LongPaths(self._host, self.endpoint, self.direct.dial_place)
-                repeat("links with long round trips", long.run)
+                nursery.start_soon(long.run)
             near = path_kind_to(listen) is PathKind.LOOPBACK  # only this machine can connect
             if self.strategies.relay:
                 nursery.start_soon(self.relays.run)

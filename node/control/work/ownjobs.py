@@ -22,8 +22,9 @@ from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.sealing.drafts import UNKNOWN_ROOT, sealed_draft
 from ....tasks.jobs.spec import JobSpec, RowOptions
 from ....tasks.jobs.speed import chain_costs
-from ....tasks.jobs.submitting import Prepared, prepare, row_of, too_large
+from ....tasks.jobs.submitting import Prepared, check_deadline, prepare, row_of, too_large
 from ....tasks.jobs.wholes import NewJob, figures_of
+from ....tasks.tuning.moving.defaults import KIND as TUNING
 from ....transport.host.seam import Files, Host
 from ... import defaults
 from ...daemon.base import Base
@@ -34,7 +35,7 @@ from ..messages import jobs as messages
 from ..messages.encoding import extended
 from ..messages.generation import AskForText
 from ..server import Emit, Operation, operation
-from .jobs import lack_view, lacking_record, record_of, result_view, spec_view, text_of
+from .jobs import lacking_record, record_of, result_view, spec_view, text_of
 
 FindModel = Callable[[str], Awaitable[NameMeaning]]
 """Returns the model with a name or root. Raises ModelError if there is none, or several."""
@@ -230,7 +231,7 @@ class Submission:
             ),
             broken_rows=len(broken),
             replicated=replicated,
-            lack=lack_view(self._working.own_replication.trouble(made)),
+            lack=messages.LackView.of(self._working.own_replication.trouble(made)),
         )
 
     async def _job(
@@ -259,18 +260,19 @@ class Submission:
         file."""
         if (ask.prompts is None) == (ask.file is None):
             raise ControlError("bad-request", "expected either `prompts` or `file`")
+        if ask.kind == TUNING:
+            raise ControlError(
+                "bad-request",
+                "a fine-tuning is requested with `tuning_begin`",
+                hint="`shoal job submit --kind finetune` does so",
+            )
         if ask.kind not in KINDS:
             raise ControlError(
                 "bad-request",
                 f"{ask.kind[:64]!a} is not a kind of jobs",
                 hint=f"use one of: {', '.join(KINDS)}",
             )
-        if ask.deadline and ask.deadline <= self._base.host.wall():
-            raise JobError(
-                "deadline-past",
-                "the deadline has passed",
-                hint="give a later one, such as `--deadline 2h`, or none",
-            )
+        check_deadline(ask.deadline, self._base.host.wall())
         return KINDS[ask.kind]
 
     async def _prepared(self, data: bytes, kind: Kind[Any], spec: JobSpec) -> Prepared:

@@ -104,10 +104,15 @@ class Trust:
 
     def weight(self, user: PeerId) -> float:
         """Return a user's share beside others: 1, or more if it has given checked work."""
+        return weight_of(self.credit(user))
+
+    def credit(self, user: PeerId) -> float:
+        """Return the seconds of a user's work that count here: those that this node has checked, or
+        that a member vouches for whose work it has checked."""
         now = self._host.now()
         if now - self._computed >= defaults.CREDIT_AGE:
             self._computed, self._credits = now, self._all_credits()
-        return weight_of(self._credits.get(user, 0.0))
+        return self._credits.get(user, 0.0)
 
     def _all_credits(self) -> Mapping[PeerId, float]:
         usage = self._state.views.usage

@@ -87,7 +87,7 @@ class RemoteTunings:
         Raises TuningError `data-too-large`, JobError if the job cannot be stored, ModelError if the
         disk refuses the rows, and for a sealed one the errors of `JobSeals.newest`.
         """
-        draft = self._submitter.drafted(defaults.KIND)
+        draft = self._submitter.drafted(defaults.KIND, errand.priority, errand.deadline)
         secret = self._seals.newest() if errand.sealed else None
         data = await self._host.offload(self._read, errand.rows)
         if secret is not None:

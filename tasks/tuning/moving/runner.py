@@ -25,7 +25,7 @@ from ...jobs.runner import MOVED, NOT_NOW, ReportProgress
 from ...jobs.spec import root_of
 from ..interface import TuningChain
 from ..trainer.curve import Curve, write_points
-from ..trainer.defaults import CHECKPOINT_PAUSE, RUNNING_AT_ONCE
+from ..trainer.defaults import CHECKPOINT_PAUSE
 from ..trainer.errors import Damaged, Diverged, Refused, TuningError
 from ..trainer.optimiser import Learned
 from ..trainer.rows import RowFile
@@ -33,6 +33,7 @@ from ..trainer.subject import AdapterSubject
 from ..trainer.training import Progress, Task, TuningRun
 from . import defaults
 from .checkpoints import CheckedTuning, Checkpoints
+from .places import TrainerPlaces
 from .standby import TrainerStandby
 from .state import BadState, Saved
 
@@ -40,7 +41,7 @@ from .state import BadState, Saved
 class MovedChainSource(Protocol):
     """Source of chains that compute the layers of a model."""
 
-    def chain(self, root: str, arch: Architecture) -> TuningChain: ...
+    def chain(self, root: str, arch: Architecture, *, job: str) -> TuningChain: ...
 
 
 @dataclass(slots=True)
@@ -75,6 +76,7 @@ class FinetuneRunner:
         self._checkpoints = checkpoints
         self._standby = standby
         self._running: dict[str, _Running] = {}
+        self.places = TrainerPlaces(host.now)
         standby.stop = self.stop
 
     @property
@@ -83,12 +85,12 @@ class FinetuneRunner:
 
     def able(self, job: Job) -> bool:
         """Return whether this node can be the trainer now."""
-        if len(self._running) >= RUNNING_AT_ONCE:
-            return False
         try:
-            return self._models.can_use(root_of(job.spec)) and self._checkpoints.has_key(job)
+            if not (self._models.can_use(root_of(job.spec)) and self._checkpoints.has_key(job)):
+                return False
         except BadSpec:
-            return True
+            return True  # it ends at once
+        return self.places.has_one(job)
 
     def seconds(self, job: Job) -> float:
         """Return 0: stages compute the steps, so a trainer has time for other jobs."""
@@ -141,7 +143,7 @@ class FinetuneRunner:
         self._running[job.id] = running
         folder = self._folder / job.id[:16]
         try:
-            with running.scope:
+            with running.scope, self.places.taken(job):
                 return await self._trained(job, known, folder, progress)
         except (BadState, Damaged, Diverged, Refused) as error:
             return failed(error.code, error.message)
@@ -162,18 +164,33 @@ class FinetuneRunner:
         await self._host.offload(self._check_rows, folder, spec.data, spec.settings.length)
         curve = Curve(self._host, folder / "curve")
         running = self._running[job.id].progress
-        chain = self._chains.chain(spec.root, known.arch)
+        chain = self._chains.chain(spec.root, known.arch, job=job.id)
+        failure: ShoalError | None = None  # a nursery would put it into a group
         try:
             async with _Store(self, job, known, curve, progress) as store:
                 task = Task(spec.settings, folder, spec.data, store=store)
                 subject = AdapterSubject(spec.settings, known.terms.shapes, chain)
                 training = TuningRun(self._host, task, subject, curve, running, self.pause)
-                await training.run()
+                try:
+                    await training.run()
+                except ShoalError as error:
+                    failure = error
         finally:
             with trio.move_on_after(1.0, shield=True):
                 await chain.aclose()
+        if failure is not None:
+            raise failure
         assert store.saved is not None  # a training that ends has saved its last state
         return _outcome(running, store.saved)
+
+    async def share_place(self, job: Job) -> None:
+        """Charge the author of a job while it is trained, and stop when another author needs its
+        place more. For the store of one run."""
+        while True:
+            await trio.sleep(defaults.PLACE_LOOK)
+            self.places.charge(job)
+            if self.places.must_leave(job):
+                self.stop(job.id)
 
     def _lay_out(self, folder: Path, data: bytes) -> None:
         files = self._host.files
@@ -249,6 +266,7 @@ class _Store:
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._replicate)
+        self._nursery.start_soon(self._runner.share_place, self._job)
         return self
 
     async def __aexit__(self, *error: object) -> bool:

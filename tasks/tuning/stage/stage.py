@@ -24,6 +24,7 @@ from ...errors import BadMessage, SessionError
 from ...inference.courier import Courier
 from ...inference.serving.stagesession import ServedShard
 from ...usage.metering import UsageMeter, Use
+from ...usage.paying import Payers
 from ..defaults import BUSY_S, READ_S, RECEIVE_BYTES, TUNING_IDLE, WRITE_S
 from ..messages import RunPass, Said, SetTensors, TuneClose, TuneOpen, frame, refused
 from .opened import OpenedTuning, OpenedTunings
@@ -44,12 +45,14 @@ class TuningStage:
         engine: TuningEngine | None,
         find_shard: FindShard,
         meter: UsageMeter,
+        payers: Payers,
     ) -> None:
         self._host = host
         self._courier = courier
         self._engine_or_none = engine
         self._find_shard = find_shard
         self._meter = meter
+        self._payers = payers
         self._all = OpenedTunings(courier.peer)
         self._used: dict[bytes, ServedShard] = {}  # by the engine's name of a tuning
         self._leaving = False
@@ -104,12 +107,12 @@ class TuningStage:
         if self._engine_or_none is None or arch is None:
             raise SessionError("no-shard", "this stage has no engine")
         name = self._host.entropy(16)  # two trainers may choose the same name
-        with self._all.opening(trainer, message.tuning):
-            own = trainer == self._courier.peer
-            order = OpenTuning(served.number, trainer, own, message.terms)
-            use = Use(trainer, message.root, "")
+        use = Use(trainer, message.root, message.job)
+        payer = await self._payers.soon(use)
+        with self._all.opening(trainer, message.tuning, payer):
+            order = OpenTuning(served.number, payer, payer == self._courier.peer, message.terms)
             parts = served.held.parts
-            tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now())
+            tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now(), payer)
             self._used[name] = served
             served.tunings += 1
             try:

@@ -124,6 +124,8 @@ class Tunings:
                 *(Counts.of(report), self._host.wall(), "running"),
                 moves=ask.moves,
                 sealed=ask.sealed,
+                priority=ask.priority,
+                deadline=ask.deadline,
             )
             await self._host.offload(file.write, plan)
         except BaseException as error:

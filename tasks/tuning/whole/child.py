@@ -19,7 +19,7 @@ from ...engine.defaults import EXIT_NO_TORCH, LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BY
 from ...engine.errors import EngineError
 from ...engine.families import architecture
 from ...engine.wire import Buffer, Header, WireClosed, WorkerChannel
-from ...engine.worker import FrameInbox, FrameSender, offer_to_the_oom_killer
+from ...engine.worker import FrameInbox, FrameSender, give_way, offer_to_the_oom_killer
 from .defaults import NICE
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides when to end
     if importlib.util.find_spec("torch") is None:
         return EXIT_NO_TORCH
-    os.nice(NICE)
     offer_to_the_oom_killer()
+    give_way(NICE)
     channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):

@@ -267,7 +267,7 @@ class Storm:
 
     async def _engine(self, host: Host) -> None:
         handle = self.lives[host.name].handle
-        if handle is not None and handle.node.engine is not None:
+        if handle is not None and handle.node.base.engine is not None:
             handle.engine.crash()
 
     async def _ask(self, host: Host) -> None:

@@ -186,6 +186,7 @@ def test_honest_workers_are_not_refused(every_row: None) -> None:
             for job in await submit(asker, 6, **how):
                 found = await result(asker, job)
                 assert "fingerprint" not in found["text"]
+                assert (await asker.ask("job_show", job=job))["rows_checked"] == 1
         trust = asker.node.working.checks.trust
         assert not any(trust.is_liar(node.peer) for node in nodes) and liar.told == 0
         assert asker.node.working.checks.rows == 18

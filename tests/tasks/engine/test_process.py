@@ -296,6 +296,19 @@ async def test_cancelling_run_ends_the_process() -> None:
 
 
 @pytest.mark.trio
+async def test_a_worker_gives_way_to_the_owners_programs(nursery: trio.Nursery) -> None:
+    engine = EngineProcess(RealHost(), threads=1)
+    await nursery.start(engine.run)
+    assert engine.pid is not None
+    expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + defaults.NICE)
+    assert os.getpriority(os.PRIO_PROCESS, engine.pid) == expected
+    assert os.getsid(engine.pid) == engine.pid
+    group = trio.Path(f"/proc/{engine.pid}/autogroup")
+    if await group.exists():  # absent where Linux does not group by session
+        assert (await group.read_text()).split()[-1] == str(defaults.NICE)
+
+
+@pytest.mark.trio
 async def test_a_worker_ends_with_its_daemon_and_not_with_ctrl_c() -> None:
     child = await RealHost().spawn("shoal.tasks.engine.worker", [], {})
     with trio.fail_after(30):

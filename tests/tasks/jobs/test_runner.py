@@ -395,7 +395,7 @@ async def test_a_piece_ends_when_its_output_is_too_large(
     node = Node()
     monkeypatch.setattr(defaults, "RESULT_BYTES", 300)
     assert (await node.run(many(64))).error == "too-large"
-    assert len(node.gateway.requests) < 64 and not node.runner._outputs
+    assert len(node.gateway.requests) < 64 and not node.shop.outputs._pieces
 
 
 async def test_outputs_of_pieces_that_were_given_up_are_bounded(
@@ -406,7 +406,9 @@ async def test_outputs_of_pieces_that_were_given_up_are_bounded(
     for number in range(20):
         with trio.move_on_after(1.5):
             await node.run(replace(many(32), id=f"{number:064x}"))
-    kept = [len(line) for lines in node.runner._outputs.values() for line in lines.values()]
+    pieces = node.shop.outputs._pieces
+    assert pieces is not None
+    kept = [len(line) for piece in pieces.values() for line in (piece.lines or {}).values()]
     assert 0 < sum(kept) <= 3000
 
 

@@ -88,7 +88,7 @@ class Desk:
         rows = [_row(factor * (n + 2), n + 2) for n in range(self.rows)]
         text = b"".join(output_line(n, row) for n, row in enumerate(rows, 1)).decode()
         claim = new_claim(claimant, self.job.id, 1, done=True)
-        return await self.checks.judge(self.job, claim, JobOutcome(text=text))
+        return (await self.checks.judge(self.job, claim, JobOutcome(text=text))).verdict
 
 
 def _row(loss: float, tokens: int) -> dict[str, Any]:
@@ -138,14 +138,14 @@ async def test_what_nobody_else_can_compute_is_believed(
         assert await desk.judge(2.0) is Verdict.UNCHECKED
         assert await desk.judge(2.0, ME) is Verdict.UNCHECKED
         claim, outcome = new_claim(WORKER, desk.job.id, 1, done=True), failed("worker-crashed", "")
-        assert await desk.checks.judge(desk.job, claim, outcome) is Verdict.UNCHECKED
+        assert (await desk.checks.judge(desk.job, claim, outcome)).verdict is Verdict.UNCHECKED
 
 
 async def test_an_error_for_a_possible_row_is_refused(autojump_clock: object) -> None:
     async with trio.open_nursery() as nursery:
         desk = Desk(nursery, Swarm([ONE, TWO]), rows=3)
         claim, outcome = new_claim(WORKER, desk.job.id, 1, done=True), failed("bad-spec", "")
-        assert await desk.checks.judge(desk.job, claim, outcome) is Verdict.WRONG
+        assert (await desk.checks.judge(desk.job, claim, outcome)).verdict is Verdict.WRONG
         assert not desk.trust.is_liar(WORKER)
 
 

@@ -135,7 +135,7 @@ class Node:
         await trio.lowlevel.checkpoint()
         return ARCH
 
-    def chain(self, root: str, arch: Architecture) -> NumpyChain:
+    def chain(self, root: str, arch: Architecture, *, job: str = "") -> NumpyChain:
         self.chains.append(SlowChain(self.disturb, self.step_s))
         return self.chains[-1]
 

@@ -1,0 +1,72 @@
+"""Places of the fine-tunings that one node trains for others, shared between their authors. No I/O.
+
+A fine-tuning has its place for hours, so the fair queue of jobs, which orders their beginnings, is
+not enough. Its author is charged in that queue while it is trained. When another author's
+fine-tuning lacks nothing but a place, and its author was served much less, the trainer stops after
+a checkpoint, and any node continues.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ....state.views.jobs import Job
+from ....transport.identity import PeerId
+from ...jobs.fairness import FairQueue
+from ..trainer.defaults import RUNNING_AT_ONCE
+from . import defaults
+
+
+class TrainerPlaces:
+    """The places of one node. `now` returns the monotonic time in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.queue = FairQueue()
+        """The node's order of users, in which authors are charged."""
+        self._now = now
+        self._held: dict[str, PeerId] = {}  # author, by job
+        self._charged: dict[str, float] = {}  # until when, by job
+        self._lacking: dict[str, tuple[PeerId, float]] = {}  # (author, last asked), by job
+
+    def has_one(self, job: Job) -> bool:
+        """Return whether there is a place for a job. If not, it is remembered for a while that the
+        job lacks one."""
+        self._lacking.pop(job.id, None)
+        holds = 1 + Counter(self._held.values())[job.author]
+        if len(self._held) < RUNNING_AT_ONCE and not self._is_outranked(job.author, holds):
+            return True
+        self._lacking[job.id] = job.author, self._now()
+        if len(self._lacking) > defaults.LACKING:
+            del self._lacking[next(iter(self._lacking))]
+        return False
+
+    @contextmanager
+    def taken(self, job: Job) -> Iterator[None]:
+        """Give a job a place until the block ends. Its author is charged for the time."""
+        self._held[job.id], self._charged[job.id] = job.author, self._now()
+        try:
+            yield
+        finally:
+            self.charge(job)
+            del self._held[job.id], self._charged[job.id]
+
+    def charge(self, job: Job) -> None:
+        """Charge the author of a job that has a place for the time since the last charge."""
+        now = self._now()
+        self.queue.spend(job.author, now - self._charged[job.id], now)
+        self._charged[job.id] = now
+
+    def must_leave(self, job: Job) -> bool:
+        """Return whether a job that has a place must leave it to another author."""
+        return self._is_outranked(job.author, Counter(self._held.values())[job.author])
+
+    def _is_outranked(self, author: PeerId, holds: int) -> bool:
+        """Return whether a fine-tuning of another author, which has fewer places than `holds` and
+        was served much less, lacks a place."""
+        since, held = self._now() - defaults.LACKS_FOR, Counter(self._held.values())
+        self._lacking = {job: each for job, each in self._lacking.items() if each[1] >= since}
+        return any(
+            held[other] < holds and self.queue.lead(author, other) >= defaults.PLACE_LEAD
+            for other, _ in self._lacking.values()
+            if other != author
+        )
