@@ -102,7 +102,8 @@ class GenerateRequest:
     at its place. If `exact`, hidden states and KV travel as they were computed. `received` is the
     beginning of the answer, from another gateway with the same seed: it is not emitted. `user` is a
     name for the user of this node, or "": stages get a tag in its place, by which they share this
-    node's part of their time. `adapter` is the name or root of an adapter, or "". `apart` restricts the chains.
+    node's part of their time. `adapter` is the name or root of an adapter, or "". `apart` restricts
+    the chains.
     """
 
     model: str
