@@ -21,10 +21,10 @@ from ..engine.interface import Rules
 from ..errors import PromptTooLong, SessionError
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains
+from .conversation.advancing import Advancing
 from .conversation.answer import Answer
 from .conversation.conversing import Conversation
 from .conversation.mending import Mending
-from .conversation.moving import Moving
 from .conversation.opening import Opening
 from .conversation.received import Rest
 from .conversation.recomputing import TOP, KnownAnswer, Recomputed, Ties
@@ -115,7 +115,7 @@ class Gateway:
         standing = Standing(host, courier, directory, self._chains, routes.choice)
         self._conversation = Conversation(
             *(host, courier, self._opening, replacing, self._windows, standing),
-            Moving(courier, directory, routes.choice, standing),
+            Advancing(courier, directory, routes.choice, standing),
         )
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""

@@ -20,7 +20,7 @@ from ..generation import Arrived, Complete, Faster, GenerationRun, Item, Needed,
 from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_code
 from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
-from .moving import Moving
+from .advancing import Advancing
 from .opening import Opening
 from .replacing import Replacing
 from .standing import Standing
@@ -40,7 +40,7 @@ class Conversation:
         replacing: Replacing,
         windows: Windows,
         standing: Standing,
-        moving: Moving,
+        advancing: Advancing,
     ) -> None:
         self._host = host
         self._courier = courier
@@ -48,7 +48,7 @@ class Conversation:
         self._replacing = replacing
         self._windows = windows
         self._standing = standing
-        self._moving = moving
+        self._advancing = advancing
 
     async def hold(self, talk: Talk) -> None:
         """Converse over one chain after another until the answer is complete.
@@ -81,7 +81,7 @@ class Conversation:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._standing.keep, talk, run)
-                nursery.start_soon(self._moving.watch, talk, run)
+                nursery.start_soon(self._advancing.watch, talk, run)
                 try:
                     return await self._exchange(talk, run)
                 finally:

@@ -7,7 +7,7 @@ import trio
 
 from shoal.tasks.defaults import MOVES
 from shoal.tasks.inference.choice import Choice
-from shoal.tasks.inference.conversation import moving
+from shoal.tasks.inference.conversation import advancing
 from shoal.tasks.inference.gateway import GatewayEvent, Routed
 from shoal.tasks.inference.generation import Model
 from shoal.tasks.routing.paths import Hop
@@ -26,9 +26,9 @@ class Moved(Answered):
         self.routes: list[Route] = []
         patch.setattr(Choice, "token_s", lambda _, chain, model: self.token_s(chain, model))
         patch.setattr(Choice, "knows", lambda _, chain: self.known)
-        patch.setattr(moving, "MOVE_PAUSE", 0.0)
-        patch.setattr(moving, "MOVE_LOOK", 0.4)
-        patch.setattr(moving, "MOVE_AGAIN", 0.4)
+        patch.setattr(advancing, "MOVE_PAUSE", 0.0)
+        patch.setattr(advancing, "MOVE_LOOK", 0.4)
+        patch.setattr(advancing, "MOVE_AGAIN", 0.4)
 
     def token_s(self, chain: Sequence[Hop], model: Model) -> float:
         return 0.2 + self.slow * sum(hop.peer in self.routes[0] for hop in chain)
@@ -60,7 +60,7 @@ async def test_an_answer_stays_for_a_small_gain_or_for_guesses(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch, slow: float, pause: float, known: bool
 ) -> None:
     answered = Moved(monkeypatch, slow)
-    monkeypatch.setattr(moving, "MOVE_PAUSE", pause)
+    monkeypatch.setattr(advancing, "MOVE_PAUSE", pause)
     answered.known = known
     assert len(await answered.answer()) == 1
 

@@ -18,7 +18,7 @@ from .standing import Standing
 from .talk import Talk
 
 
-class Moving:
+class Advancing:
     """Finds faster chains for running answers.
 
     An answer moves MOVES times at most, and never back to a stage that it has left, so that it does
