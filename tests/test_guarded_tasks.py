@@ -126,12 +126,12 @@ OWN = {
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
-    "node/kept.py": {"self._generate"},  # guards itself
+    "node/resumable.py": {"self._generate"},  # guards itself
     "node/http/server.py": {"self._backend.kept.run", "client.pump"},
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
-        "compute.grouping.run", "base.credentials.run", "compute.keeping.run",
-        "self.holdings.announce_chunks", "bootstrap.run",
+        "compute.grouping.run", "base.credentials.run", "compute.interest.run",
+        "self.inventory.announce_chunks", "bootstrap.run",
         "self.content.quota.run", "self.compute.scrub.run", "self.serving.run",
         "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
@@ -143,7 +143,7 @@ OWN = {
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},
-    "node/daemon/jobs.py": {
+    "node/daemon/work/jobs.py": {
         "self._collect", "self._accounting.run", "self.worker.run", "self._withdraw",
     },
 }  # fmt: skip
@@ -228,7 +228,7 @@ def test_the_rule_can_fail() -> None:
         "nursery.start_soon(partial(self._handle, peer))",
     ]
     for line in hidden:
-        for path in ("tasks/inference/stage.py", "transport/guard.py", "node/daemon/jobs.py"):
+        for path in ("tasks/inference/stage.py", "transport/guard.py", "node/daemon/work/jobs.py"):
             assert bypassing(path, ast.parse(line))
     awaited = ast.parse("async def f(nursery):\n    await nursery.start(self._answer)")
     assert bypassing("transport/link/link.py", awaited)

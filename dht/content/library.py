@@ -31,7 +31,7 @@ _CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class StoredParts:
     """Parts of a model that are on this disk.
 
     `chunks` and `size` (bytes) count what is stored, `chunks_total` and `size_total` the whole
@@ -384,7 +384,7 @@ class Library:
         chunks = found.chunks
         return await self._host.offload(lambda: b"".join(map(self.store.get, chunks)))
 
-    async def holdings(self, root: str) -> Holdings:
+    async def stored_parts(self, root: str) -> StoredParts:
         """Return which parts of a model are on this disk.
 
         Raises ModelError if the model's manifest is not on this disk.
@@ -392,7 +392,7 @@ class Library:
         manifest = await self.manifest(root)
         return await self._host.offload(self._holdings, manifest)
 
-    def _holdings(self, manifest: Manifest) -> Holdings:
+    def _holdings(self, manifest: Manifest) -> StoredParts:
         """Count the stored parts of a model. Blocking."""
         missing = set(self.store.missing(manifest.chunks))
 
@@ -400,7 +400,7 @@ class Library:
             return not any(missing.intersection(tensor.chunks) for tensor in tensors)
 
         layers = range(manifest.layers)
-        return Holdings(
+        return StoredParts(
             root=manifest.root,
             chunks=len(manifest.chunks) - len(missing),
             chunks_total=len(manifest.chunks),

@@ -9,7 +9,6 @@ members and the names of models.
 
 from collections.abc import Iterable, Iterator
 
-from ...dht.content.library import Library
 from ...state.directory import Directory
 from ...state.feeds.digest import Plot
 from ...state.feeds.kinds import KINDS, all_parts, part_of_root
@@ -19,6 +18,7 @@ from ...state.service import State
 from ...transport.host.seam import Host
 from .. import defaults
 from ..settings.config import NodeConfig
+from .base import Base
 
 SHARDS = "shards"  # the kind of feed that says which layers a node serves
 
@@ -50,23 +50,19 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
         yield SHARDS, part
 
 
-class Keeping:
+class StateInterest:
     """Updates which parts of the state one node stores, as its needs change.
 
     They change with the models in the library, the shards that are served, and the role in a group.
-    `chooses` says whether the node chooses for itself what to serve, and `works` whether it works
-    on jobs of other nodes.
     """
 
-    def __init__(
-        self, library: Library, directory: Directory, state: State, *, chooses: bool, works: bool
-    ) -> None:
-        self._library = library
+    def __init__(self, base: Base, directory: Directory, state: State) -> None:
+        self._library = base.library
         self._directory = directory
         self._state = state
-        self.chooses = chooses
-        self.works = works
-        library.on_change.append(self.look)
+        self._chooses = base.engine is not None and base.config.model is None
+        self._works = base.works
+        base.library.on_change.append(self.look)
 
     def needed(self) -> list[Plot]:
         """Return (kind of feed, part of that kind) for each part of the state that this node needs
@@ -76,7 +72,7 @@ class Keeping:
             return list(all_parts())  # a revocation names the last valid entry of each feed
         own = self._directory.own()
         roots = {*self._library.roots(), *(shard.root for shard in own.shards)}
-        return list(needed(roots, chooses=self.chooses, works=self.works))
+        return list(needed(roots, chooses=self._chooses, works=self._works))
 
     def look(self) -> bool:
         """Update which parts of the state this node stores. Return whether that has changed."""

@@ -108,14 +108,11 @@ class Membership:
 
     @property
     def most_links(self) -> int | None:
-        """The number of links up to which members are dialled, or None (see `MemberDialer`).
-
-        It may be changed at any time. Existing links stay.
-        """
+        """The number of links up to which members are dialled, or None (see `MemberDialer`)."""
         return self._dialer.most_links
 
-    @most_links.setter
-    def most_links(self, links: int | None) -> None:
+    def dial_up_to(self, links: int | None) -> None:
+        """Set the number of links up to which members are dialled. Existing links stay."""
         self._dialer.most_links = links
 
     def is_live(self, peer: PeerId) -> bool:
@@ -139,7 +136,8 @@ class Membership:
 
         Call this again when `shows` changes.
         """
-        self._shows = self.roster.counts = shows
+        self._shows = shows
+        self.roster.count_only(shows)
         self._changed()
 
     def everybody(self) -> frozenset[PeerId]:

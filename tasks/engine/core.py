@@ -31,10 +31,8 @@ from .spans.opening import block_names, parse_open
 from .spans.rules import SessionRules, recalled
 from .spans.runner import Runner
 from .training import Training
-from .wire import Buffer, Header, WireError
+from .wire import Header, Request, Result, WireError
 
-Result = tuple[object, Buffer]
-Request = Callable[[Header, memoryview], Result]
 _UNLOADABLE = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 """Errors of a model's values that no check has foreseen. A RuntimeError is not among them, because
 after one of a card the process must end."""
@@ -66,8 +64,7 @@ class Core:
         self._held_until = 0.0  # time until which background work waits
         self._opened = 0  # number of sessions that were ever opened
         self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
-        settled = emit_soon or emit, settle
-        copies = HostCopies(self._host_bytes)
+        settled, copies = (emit_soon or emit, settle), HostCopies(self._host_bytes)
         self.runner = Runner(
             self._sessions, self._training, emit, settled, copies, lambda: self.clock()
         )
@@ -80,14 +77,11 @@ class Core:
             "close": self._close,
             "export": self._export,
             "import": self._import,
-            "read": kv_parts.read,
-            "write": kv_parts.write,
             "fork": self._fork,
             "recall": self._recall,
             "usage": self._usage,
-            "tune-open": self._training.open,
-            "tune-set": self._training.set,
-            "tune-close": self._training.close,
+            **kv_parts.requests(),
+            **self._training.requests(),
         }
 
     # Access to the machine. The simulator overrides these methods.
@@ -284,6 +278,7 @@ class Core:
             order.owner,
             shard.costs,
             user=order.user,
+            network=order.network,
             background=order.background,
             adapter=used.costs if used is not None else None,
         )

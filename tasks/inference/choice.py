@@ -101,6 +101,7 @@ class Choice:
         self._times: OrderedDict[_TimesKey, Times] = OrderedDict()
         self._line = Line()
         self._looking = trio.Lock()
+        self._resting: dict[RoomRequest, trio.Event] = {}
         self.errors = AnswerErrors(MeanError(), MeanError(), Trackers())
         """The errors of predictions about this gateway's answers."""
 
@@ -243,6 +244,23 @@ class Choice:
                 await self._ask([hop for hop in hops if hop.peer in full], wish)
         if wish.first:
             self._line.check(wish.place, self._host.now())
+
+    async def rest(self, place: RoomRequest, seconds: float) -> None:
+        """Wait before a request looks for room again: for some seconds, or until a session of this
+        gateway has ended and the request is the first that waits."""
+        self._resting[place] = event = trio.Event()
+        try:
+            with trio.move_on_after(seconds):
+                await event.wait()
+        finally:
+            self._resting.pop(place, None)
+
+    def freed(self, root: str) -> None:
+        """Have the first request that waits for room for a model look again, because a session has
+        ended."""
+        place = next((each for each in self._line.waiting(root) if each in self._resting), None)
+        if place is not None:
+            self._resting.pop(place).set()
 
     def leave(self, place: RoomRequest) -> None:
         """Record that a request no longer waits for room."""

@@ -301,6 +301,7 @@ class Stage:
                 exact=session.exact,
                 packed=session.packed,
                 rules=order.sampling.rules if order.sampling else NO_RULES,
+                network=self._courier.network(session.gateway),
             )
             cached = await self._adapters.open(self._parts.engine, session, on_event, terms)
             cached = await self.chunks.brought(session, names, cached)

@@ -8,6 +8,7 @@ Spec: docs/spec/jobs.md.
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -19,7 +20,16 @@ from ..inference.routing import Members
 from . import defaults
 from .crew import IdleTime
 from .errors import BadSpec, Unsealable
-from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services
+from .kinds.kind import (
+    BadRow,
+    Declared,
+    Fields,
+    Kind,
+    RowSize,
+    RowTerms,
+    Services,
+    is_able,
+)
 from .kinds.rows import (
     FileLine,
     OutputHead,
@@ -58,6 +68,8 @@ class Runner(Protocol):
     """Interface of the code that does jobs of one kind."""
 
     kind: str
+    declares: Declared
+    """Inputs, stages with their resources, and how pieces merge."""
     moves: bool
     """Whether another node can continue the work from what a claim names as `kept`."""
     run_time: float
@@ -114,11 +126,16 @@ class Places:
         waiting = self.limiter.statistics().tasks_waiting
         return max(0, int(self._limit) - self.busy - waiting)
 
-    async def begin(self) -> None:
+    async def begin(self, turn: IdleTime) -> None:
         """Wait until a row may begin: one after the other, so that the event loop of a node that
-        opens many sessions answers its user's requests meanwhile."""
+        opens many sessions answers its user's requests meanwhile.
+
+        None begins while there are such requests. Stages would refuse its session, and the attempt
+        would take the event loop's time from the request.
+        """
         async with self._gate:
             await trio.sleep(defaults.ROW_PAUSE)
+            await turn.come()
 
     def had_room(self) -> None:
         """Record that a row was computed without a refusal."""
@@ -156,6 +173,7 @@ class RowRunner:
 
     def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
         self.kind = kind.name
+        self.declares: Declared = kind
         self._kind = kind
         self._shop = shop
 
@@ -166,9 +184,11 @@ class RowRunner:
         error.
         """
         try:
-            return self._shop.models.can_use(root_of(job.spec)) and self._has_key(job)
+            root = root_of(job.spec)
         except BadSpec:
             return True
+        has_model = partial(self._shop.models.can_use, root)
+        return self._has_key(job) and is_able(self.declares, {"model": has_model})
 
     def _has_key(self, job: Job) -> bool:
         """Return whether this node can read the rows of a job."""
@@ -314,7 +334,7 @@ class RowRunner:
             return error_fields(error.code, error.message)
         while True:
             async with places.limiter:
-                await places.begin()
+                await places.begin(turn)
                 try:
                     found = await self._kind.do(row, terms)
                     places.had_room()

@@ -218,10 +218,9 @@ def joins(spans: Collection[Span], whole: Span) -> bool:
     """Return whether a member's shards are these layers, in one shard or in several that join: one
     on each of its devices."""
     at, stop = whole
-    while at < stop:
-        at = max((end for start, end in spans if start == at and end <= stop), default=at)
-        if all(start != at for start, _ in spans):
-            break
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start == at and end <= stop:
+            at = end
     return at == stop
 
 

@@ -85,14 +85,11 @@ class Endpoint:
 
     @property
     def admission(self) -> Admission:
-        """The rule that decides which peers are let in.
-
-        It may be replaced at any time. That does not end existing links.
-        """
+        """The rule that decides which peers are let in."""
         return self._door.admission
 
-    @admission.setter
-    def admission(self, admission: Admission) -> None:
+    def admit_by(self, admission: Admission) -> None:
+        """Replace the rule that decides which peers are let in. Existing links stay."""
         self._door.admission = admission
         self._admission_news.unpark_all()
 

@@ -23,7 +23,7 @@ from ..rates import MemoryBudget
 from . import circuit as wire
 from . import defaults
 from .circuit import HopMessage, StopMessage
-from .connection import Libp2pConnection, Protocols, Serve
+from .connection import Libp2pConnection, Protocols, ReadingCharges, Serve
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .package import package
@@ -182,9 +182,8 @@ class CircuitClient:
             TcpByteStream(stream),
             session,
             host=self._host,
-            limits=self._limits,
             protocols=self._protocols,
-            budget=self._budget,
+            charges=ReadingCharges(self._budget),
         )
         relay = _Relay(address, connection)
         await self._nursery.start(self._carry, relay, peer)

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import trio
 
 from ..bytestream import ByteStream
 from ..host.seam import Host
 from ..lane.frame import Fault
-from ..rates import MemoryBudget
+from ..rates import Bucket, MemoryBudget
 from . import defaults
-from .limits import Libp2pLimits
 from .multistream import ProtocolChoice, ProtocolOffer
 from .muxstream import MuxStream
-from .pace import LeakyBucket
 from .session import Libp2pSession
 from .yamux import ChannelOpened, YamuxChannel
 
@@ -24,11 +23,20 @@ Protocols = Callable[[], Mapping[str, Serve]]
 """Returns the protocols that are served, by protocol id. It is called again for each stream."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingCharges:
+    """What the bytes are charged to that a connection has received: while they are in memory, a
+    budget, and when they are processed, rate limiters."""
+
+    budget: MemoryBudget
+    paces: Sequence[Bucket] = ()
+
+
 class Libp2pConnection:
     """Runner of `session` over the byte stream `pipe`.
 
     It runs until the peer ends the connection, a limit is exceeded, or the connection is idle.
-    `paces` are the rate limiters that received bytes are charged to. `relayed` says that `pipe` is
+    `charges` has what received bytes are charged to. `relayed` says that `pipe` is
     itself a circuit. `code` is the reason of the end (docs/spec/libp2p.md); None while the
     connection runs. `calls` and `circuits` are the numbers of open calls and circuits.
     """
@@ -39,10 +47,8 @@ class Libp2pConnection:
         session: Libp2pSession,
         *,
         host: Host,
-        limits: Libp2pLimits,
         protocols: Protocols,
-        budget: MemoryBudget,
-        paces: Sequence[LeakyBucket] = (),
+        charges: ReadingCharges,
         relayed: bool = False,
     ) -> None:
         self.code: str | None = None
@@ -52,10 +58,9 @@ class Libp2pConnection:
         self._pipe = pipe
         self._session = session
         self._host = host
-        self._limits = limits
+        self._limits = session.limits
         self._protocols = protocols
-        self._budget = budget
-        self._paces = paces
+        self._charges = charges
         self._scope = trio.CancelScope()
         self._holds = 0  # open contexts of `held`
         self._kept_until = -math.inf  # time until which the connection is not idle (see `keep`)
@@ -106,7 +111,7 @@ class Libp2pConnection:
             self.close("closed")
             self._nursery = None
             self._pipe.close()
-            self._budget.drop(self)
+            self._charges.budget.drop(self)
 
     def close(self, code: str) -> None:
         """Close the connection and every stream on it, for the reason `code`."""
@@ -162,8 +167,8 @@ class Libp2pConnection:
 
     async def pay(self, cost: int) -> None:
         """Wait until the rate limiters allow work that costs as much as `cost` bytes."""
-        for pace in self._paces:
-            await pace.spend(cost)
+        for pace in self._charges.paces:
+            await pace.pay(cost)
 
     # Reading.
 
@@ -195,7 +200,7 @@ class Libp2pConnection:
             elif event.stream.context is not None:
                 event.stream.context.wake()
         self._flush()
-        self._budget.set(self, yamux.held)
+        self._charges.budget.set(self, yamux.held)
         frames, asked = yamux.frames - self._paid[0], yamux.asked - self._paid[1]
         self._paid = yamux.frames, yamux.asked
         cost = len(data) + defaults.READ_COST

@@ -16,17 +16,16 @@ from ..host.seam import Host
 from ..identity import Identity
 from ..limits import Crowd
 from ..link.calls import Handler
-from ..rates import MemoryBudget
+from ..rates import Bucket, MemoryBudget, Rate
 from ..relay.book import RelayBook
 from . import defaults
 from .calls import CALL, CallService
 from .circuit import HOP
-from .connection import Libp2pConnection, Serve
+from .connection import Libp2pConnection, ReadingCharges, Serve
 from .hop import HopService
 from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
-from .pace import LeakyBucket
 from .package import package
 from .session import Libp2pSession
 
@@ -63,7 +62,7 @@ class Libp2pResponder:
             self._limits.connections_loopback,
         )
         self._budget = MemoryBudget(self._limits.total_bytes)
-        self._pace = LeakyBucket(self._limits.rate, self._limits.burst_bytes)
+        self._pace = Bucket(Rate(self._limits.burst_bytes, self._limits.rate), host.now())
         self._calls = CallService(published, self._limits)
         self._hop: HopService | None = None
         if relay is not None:
@@ -89,7 +88,7 @@ class Libp2pResponder:
             return "full"
         try:
             await self._host.offload(package)
-            await self._pace.spend(defaults.HANDSHAKE_COST)
+            await self._pace.pay(defaults.HANDSHAKE_COST)
             return await self._run(self._connection(pipe, relayed), first)
         finally:
             self._crowd.leave(entry)
@@ -123,14 +122,13 @@ class Libp2pResponder:
         session = Libp2pSession(
             self._identity, dialled=False, entropy=self._host.entropy, limits=limits
         )
+        pace = Bucket(Rate(limits.peer_burst_bytes, limits.peer_rate), self._host.now())
         return Libp2pConnection(
             pipe,
             session,
             host=self._host,
-            limits=limits,
             protocols=self.protocols,
-            budget=self._budget,
-            paces=(LeakyBucket(limits.peer_rate, limits.peer_burst_bytes), self._pace),
+            charges=ReadingCharges(self._budget, (pace, self._pace)),
             relayed=relayed,
         )
 

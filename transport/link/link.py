@@ -270,8 +270,10 @@ class Link:
         header: Mapping[str, object] = _EMPTY,
         *,
         priority: Priority = Priority.BULK,
+        first: bytes = b"",
     ) -> "Stream":
-        """Open a stream to the peer's handler `method`.
+        """Open a stream to the peer's handler `method`. Its `first` bytes leave with the opening,
+        which wakes the peer once.
 
         Raises CallRefused with code `busy` if the peer allows no further stream, and with code
         `too-large` if the header is over 32 KiB. Raises LinkClosed if the link has ended. A peer
@@ -280,7 +282,7 @@ class Link:
         await trio.lowlevel.checkpoint()
         self._check_alive()
         with self._guard.around(self.peer, self._fail, instead=self._closed):
-            return self._streams.open(method, header, priority)
+            return self._streams.open(method, header, priority, first)
 
     def keep(self) -> None:
         """Mark the link as wanted for longer than a few questions, so that it is no longer

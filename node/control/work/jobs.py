@@ -29,7 +29,7 @@ from ....transport.identity import PeerId
 from ....transport.shortid import BadId, meant
 from ... import defaults
 from ...daemon.base import Base
-from ...daemon.jobs import Working
+from ...daemon.work.jobs import Working
 from ...errors import ControlError
 from .. import views
 from ..messages import jobs as messages
@@ -72,13 +72,15 @@ class JobOperations:
 
     @property
     def _desk(self) -> Desk:
-        return self._working.desk
+        return self._working.own.desk
 
     async def list(self, ask: messages.ListJobs, _emit: Emit) -> messages.JobsPage:
         """List the known jobs and stored results of the swarm, or only those of this node.
 
         This node's own jobs come first, the newest at the top. The jobs of other nodes follow,
         ordered by state.
+
+        Raises ControlError `bad-request` if `state` is unknown.
         """
         state = ask.state
         if state is not None and state not in _STATES:
@@ -107,7 +109,7 @@ class JobOperations:
             totals={name: totals[name] for name in _STATES},
             own=self._own,
             at=self._working.worker.current_job,
-            does_jobs=self._working.does_jobs,
+            does_jobs=self._working.tools.rules.does_jobs,
             kept=self._state.interest(("jobs", 0)),
             share=queue.share(self._own, others),
             users=len(others),
@@ -168,7 +170,7 @@ class JobOperations:
             rows_failed=count.rows_failed,
             rows_checked=count.rows_checked,
             pieces=count.parts,
-            replicated=self._working.own_replication.is_confirmed(job),
+            replicated=self._working.own.replication.is_confirmed(job),
         )
 
     async def show(self, ask: messages.ShowJob, _emit: Emit) -> messages.ShownJob:
@@ -196,7 +198,7 @@ class JobOperations:
         """Return why no other node has an unfinished job of this node, or None."""
         if view.replicated is None:
             return None
-        return messages.LackView.of(self._working.own_replication.trouble([view.job]))
+        return messages.LackView.of(self._working.own.replication.trouble([view.job]))
 
     def _find(self, start: str) -> str:
         """Return the id of the job that begins with `start`. Own jobs are searched first, then
@@ -244,7 +246,7 @@ class JobOperations:
             )
             for count, client, provider, root in rows
         )
-        kept, trust = self._state.interest(("usage", 0)), self._working.checks.trust
+        kept, trust = self._state.interest(("usage", 0)), self._working.own.checks.trust
         providers = dict.fromkeys(provider for _, _, provider, _ in rows)
         checked = tuple(
             messages.CheckedView(peer, trust.credit(peer), trust.is_liar(peer))

@@ -15,7 +15,7 @@ from ....tasks.tuning.trainer.running import Tuning
 from ....tasks.tuning.trainer.settings import Wishes
 from ....tasks.tuning.trainer.tunings import Tunings
 from ...daemon.base import Base
-from ...daemon.tuning import TuningParts
+from ...daemon.work.tuning import TuningParts
 from ..messages import jobs
 from ..messages import tuning as messages
 from ..server import Emit, Operation, operation, progress_to

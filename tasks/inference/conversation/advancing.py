@@ -12,8 +12,9 @@ from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAUSE, MOVE_RATIO, MOVES
 from ...routing.defaults import EXPECTED_TOKENS
 from ..choice import Choice
 from ..courier import Courier
-from ..generation import Faster, GenerationRun
+from ..generation import GenerationRun
 from ..routing import Hop
+from .items import Faster
 from .standing import Standing
 from .talk import Talk
 
@@ -40,7 +41,7 @@ class Advancing:
             await trio.sleep(MOVE_LOOK)
             route = self._faster(talk, run)
             if route and await self._standing.prepare(talk, run, route):
-                run.offer(Faster(route))
+                run.items.put(Faster(route))
                 return
             if not route:
                 with trio.move_on_after(MOVE_AGAIN):
@@ -55,7 +56,9 @@ class Advancing:
         measured = run.times.token_s
         if not measured or not left:
             return ()
-        now_s = max(measured, self._choice.token_s(run.route, talk.model))
+        # A chain that is faster than was predicted stays. Drafts hide what a round takes.
+        predicted = self._choice.token_s(run.route, talk.model) if talk.drafts.right else 0.0
+        now_s = max(measured, predicted)
         route, then_s = self._best(talk, run)
         saved = left * measured * (1 - then_s / now_s)
         if then_s > MOVE_RATIO * now_s or route == run.route:

@@ -16,11 +16,12 @@ from ...defaults import (
 )
 from ...errors import SessionError, StageLost
 from ..courier import Courier
-from ..generation import Arrived, Complete, Faster, GenerationRun, Item, Needed, Pooled
+from ..generation import GenerationRun
 from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_code
 from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
 from .advancing import Advancing
+from .items import Arrived, Complete, Faster, Item, Needed, Pooled
 from .opening import Opening
 from .replacing import Replacing
 from .standing import Standing

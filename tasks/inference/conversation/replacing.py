@@ -9,8 +9,9 @@ from ....transport.identity import PeerId
 from ...defaults import ACCUSATIONS, CRAWL_MOVES, OPEN_ATTEMPTS, RETURN_LOOK
 from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
-from ..generation import Faster, GenerationRun
+from ..generation import GenerationRun
 from ..surviving.recovery import LOST_STATE, PREEMPTED, not_back, patience
+from .items import Faster
 from .mending import Mending
 from .opening import Opening
 from .refilling import Refilling

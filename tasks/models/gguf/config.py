@@ -177,7 +177,10 @@ def role_of(family: GgufFamily, tensor: GgufTensor) -> str:
 
 
 def order_of(family: GgufFamily, tensor: GgufTensor, head_dim: int) -> RowOrder | None:
-    """Return the order of a tensor's rows, or None if it is that of transformers."""
+    """Return the order of a tensor's rows, or None if it is that of transformers.
+
+    Raises ModelError `bad-gguf` if the rows cannot be divided into heads.
+    """
     found = _LAYER.fullmatch(tensor.name)
     if not family.paired or not found or found[2] not in ("attn_q", "attn_k"):
         return None

@@ -18,11 +18,14 @@ from . import defaults
 
 
 class TrainerPlaces:
-    """The places of one node. `now` returns the monotonic time in seconds."""
+    """The places of one node.
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.queue = FairQueue()
-        """The node's order of users, in which authors are charged."""
+    `now` returns the monotonic time in seconds. `queue` is the node's order of users, in which
+    authors are charged.
+    """
+
+    def __init__(self, now: Callable[[], float], queue: FairQueue) -> None:
+        self.queue = queue
         self._now = now
         self._held: dict[str, PeerId] = {}  # author, by job
         self._charged: dict[str, float] = {}  # until when, by job

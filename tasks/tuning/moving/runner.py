@@ -6,10 +6,12 @@ The next node begins there, so the result is the same, bit for bit.
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -19,6 +21,7 @@ from ....transport.host.seam import Host
 from ...engine.families import Architecture
 from ...errors import SessionError
 from ...jobs.errors import BadSpec, Unsealable
+from ...jobs.kinds.kind import ON_MODEL, Declared, JobStage, Merging, Resource, is_able
 from ...jobs.models import JobModels
 from ...jobs.results import JobOutcome, KeptWork, failed
 from ...jobs.runner import MOVED, NOT_NOW, ReportProgress
@@ -44,6 +47,34 @@ class MovedChainSource(Protocol):
     def chain(self, root: str, arch: Architecture, *, job: str) -> TuningChain: ...
 
 
+_FORMS: Final = {
+    "text": "a text; or",
+    "prompt": "a text, with",
+    "completion": "a text to learn; or",
+    "messages": "a list of messages, each with `role` and `content`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Finetune:
+    """What fine-tunings declare as a kind of jobs."""
+
+    name: str = defaults.KIND
+    stages: Sequence[JobStage] = (  # the author's node encodes, the trainer steps, others compute
+        JobStage("encode"),
+        JobStage("passes", ON_MODEL),
+        JobStage("step", frozenset[Resource]({"place"})),
+    )
+    merges: Merging = "whole"
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        return _FORMS
+
+
+FINETUNE: Final = _Finetune()
+
+
 @dataclass(slots=True)
 class _Running:
     """A fine-tuning that this node trains now."""
@@ -59,6 +90,7 @@ class FinetuneRunner:
     pause = CHECKPOINT_PAUSE
     """Seconds between two checkpoints."""
     kind = defaults.KIND
+    declares: Declared = FINETUNE
     moves = True
     run_time = math.inf
 
@@ -69,6 +101,7 @@ class FinetuneRunner:
         chains: MovedChainSource,
         checkpoints: Checkpoints,
         standby: TrainerStandby,
+        places: TrainerPlaces,
     ) -> None:
         self._host = host
         self._folder = folder
@@ -76,8 +109,7 @@ class FinetuneRunner:
         self._checkpoints = checkpoints
         self._standby = standby
         self._running: dict[str, _Running] = {}
-        self.places = TrainerPlaces(host.now)
-        standby.stop = self.stop
+        self.places = places
 
     @property
     def _models(self) -> JobModels:
@@ -86,11 +118,15 @@ class FinetuneRunner:
     def able(self, job: Job) -> bool:
         """Return whether this node can be the trainer now."""
         try:
-            if not (self._models.can_use(root_of(job.spec)) and self._checkpoints.has_key(job)):
-                return False
+            root = root_of(job.spec)
         except BadSpec:
             return True  # it ends at once
-        return self.places.has_one(job)
+        has_model, has_place = (
+            partial(self._models.can_use, root),
+            partial(self.places.has_one, job),
+        )
+        offers: dict[Resource, Callable[[], bool]] = {"model": has_model, "place": has_place}
+        return self._checkpoints.has_key(job) and is_able(self.declares, offers)
 
     def seconds(self, job: Job) -> float:
         """Return 0: stages compute the steps, so a trainer has time for other jobs."""

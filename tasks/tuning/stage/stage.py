@@ -101,14 +101,15 @@ class TuningStage:
     # Requests of a trainer. All methods raise SessionError or EngineError.
 
     async def open(self, trainer: PeerId, message: TuneOpen) -> None:
-        """Open a tuning."""
-        served = self._find_shard(message)
+        """Open a tuning. Raises SessionError or EngineError if this stage cannot take it."""
+        self._find_shard(message)
+        use = Use(trainer, message.root, message.job)
+        payer = await self._payers.soon(use)
+        served = self._find_shard(message)  # others may have been loaded meanwhile
         arch = served.held.arch
         if self._engine_or_none is None or arch is None:
             raise SessionError("no-shard", "this stage has no engine")
         name = self._host.entropy(16)  # two trainers may choose the same name
-        use = Use(trainer, message.root, message.job)
-        payer = await self._payers.soon(use)
         with self._all.opening(trainer, message.tuning, payer):
             order = OpenTuning(served.number, payer, payer == self._courier.peer, message.terms)
             parts = served.held.parts
@@ -154,7 +155,11 @@ class TuningStage:
 
     def expect(self, trainer: PeerId, message: RunPass) -> tuple[OpenedTuning, int, int]:
         """Check the order of a pass. Return its tuning, and the sizes of payload and answer in
-        bytes."""
+        bytes.
+
+        Raises SessionError if there is no such tuning or its tensors are others, and BadMessage if
+        the order is invalid.
+        """
         tuning = self._all.find(trainer, message.tuning, self._host.now())
         if self._leaving:
             raise SessionError("no-shard", "this node is stopping")

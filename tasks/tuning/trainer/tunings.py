@@ -186,7 +186,10 @@ class Tunings:
         self._start(tuning)
 
     async def remove(self, tuning: Tuning) -> None:
-        """End a fine-tuning, and delete its files. A published adapter stays."""
+        """End a fine-tuning, and delete its files. A published adapter stays.
+
+        Raises TuningError if the files cannot be deleted.
+        """
         if tuning.is_active:
             await self._running.settle(tuning, state="stopped")
         await self._end(tuning)

@@ -209,6 +209,31 @@ def test_the_author_of_a_job_pays_for_its_passes() -> None:
     run(body)
 
 
+def test_a_shard_that_leaves_while_a_claim_is_awaited_gets_no_tuning() -> None:
+    async def body(world: World) -> None:
+        stage, trainer = await swarm(world, (0, 6))
+        opened = list[OpenTuning]()
+
+        async def watched(name: bytes, order: OpenTuning) -> None:
+            opened.append(order)
+
+        stage.engine.open_tuning = watched  # type: ignore[method-assign,assignment]
+
+        async def leave() -> None:
+            await trio.sleep(1)
+            stage.node.compute.serving.bar("its owner plays a game")
+
+        parts, terms = Parts(True, 0, ARCH.layers, True), adapter().terms
+        message = TuneOpen(b"t" * 16, EMBEDDED_ROOT, parts, "float32", terms, "ab" * 32)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave)
+            with pytest.raises(SessionError) as error:
+                await stage.node.compute.tuning_stage.open(trainer.peer, message)
+        assert error.value.code == "no-shard" and not opened
+
+    run(body)
+
+
 @pytest.mark.parametrize("how", ["crash", "worker", *in_ci("hang", "refuse")])
 def test_a_stage_that_fails_in_the_middle_of_a_step_is_replaced(how: str) -> None:
     async def body(world: World) -> None:

@@ -236,7 +236,7 @@ async def test_followers_are_told_a_limited_number_of_times(
 ) -> None:
     """A witness withdraws and repeats its report again and again."""
     one, carrier, liar, member = nodes = await chain(net)
-    carrier.directory._probing._passed = Rates(Rate(5.0, 0.0))
+    carrier.directory._probing.rates.alarms = Rates(Rate(5.0, 0.0))
     told = counted(nodes, "live.lost")
     link: Any = liar.endpoint.all_links[carrier.peer]
     for _ in range(20):

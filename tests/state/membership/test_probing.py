@@ -346,7 +346,7 @@ async def test_an_old_signature_over_other_nonces_is_no_proof(
     liar, dead = nodes[0], nodes[-1]
     old = dead.identity.sign(probing.DOMAIN, NONCE)
     if not climbed:  # control: the asker does not check that its nonce leads to the signed root
-        monkeypatch.setattr(probing, "climb", lambda *_: NONCE)
+        monkeypatch.setattr(probing, "merkle_root", lambda *_: NONCE)
     silence(dead)
 
     def answer(call: Call) -> Reply:

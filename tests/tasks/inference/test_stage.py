@@ -410,6 +410,25 @@ async def test_owner_and_background_come_from_the_link_and_the_job(autojump_cloc
 
 
 @pytest.mark.trio
+async def test_the_engine_learns_where_a_gateway_is(autojump_clock: object) -> None:
+    """The latest address counts. A gateway behind a relay, and this node's own, have none."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    four, six, relayed = (Node(swarm, number, None) for number in (201, 202, 203))
+    wire = swarm.wire
+    wire.seen[four.peer] = {"198.51.100.1": (1, 0), "192.0.2.7": (1, 0)}
+    wire.seen[six.peer] = {"2001:db8:1:2:3::4": (0, 1)}
+
+    async def body(_: FakeSwarm) -> None:
+        for node in (four, six, relayed, stage):
+            await _call(node, stage, "session.open", _open(swarm).header())
+        networks = [terms.network for terms in stage.engine.terms]
+        assert networks == ["192.0.2.7/32", "2001:db8:1:2::/64", "", ""]
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_only_the_gateway_closes(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4))
 

@@ -204,6 +204,8 @@ def test_a_member_that_has_long_claimed_nothing_may_claim_again() -> None:
         ([(0, 3), (2, 6)], False),  # no chain joins them
         ([(3, 6)], False),
         ([(0, 3), (3, 6), (6, 6)], True),
+        ([(0, 8)], False),  # while it changes from more layers to fewer
+        ([(0, 3), (3, 8), (3, 3)], False),
     ],
 )
 def test_a_member_may_serve_what_it_aims_at_on_several_devices(

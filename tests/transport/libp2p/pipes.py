@@ -10,7 +10,7 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
-from shoal.transport.libp2p.connection import Libp2pConnection, Protocols
+from shoal.transport.libp2p.connection import Libp2pConnection, Protocols, ReadingCharges
 from shoal.transport.libp2p.multistream import ProtocolOffer, line
 from shoal.transport.libp2p.noise import Noise
 from shoal.transport.libp2p.session import NOISE, YAMUX, Libp2pSession
@@ -265,9 +265,8 @@ async def connected(
         near,
         session,
         host=RealHost(),
-        limits=limits,
         protocols=protocols,
-        budget=MemoryBudget(1 << 40),
+        charges=ReadingCharges(MemoryBudget(1 << 40)),
     )
     up = trio.Event()
     async with trio.open_nursery() as nursery:

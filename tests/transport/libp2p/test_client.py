@@ -19,7 +19,7 @@ from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import CircuitLimit, HopMessage, StopMessage
 from shoal.transport.libp2p.client import CircuitClient
-from shoal.transport.libp2p.connection import Libp2pConnection
+from shoal.transport.libp2p.connection import Libp2pConnection, ReadingCharges
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Libp2pSession
 from shoal.transport.libp2p.varint import prefixed, uvarint
@@ -101,9 +101,8 @@ class Relay:
             TcpByteStream(stream),
             Libp2pSession(OURS, dialled=False, entropy=RealHost().entropy, limits=limits),
             host=RealHost(),
-            limits=limits,
             protocols=lambda: {wire.HOP: self._hop} if self.offers_hop else {},
-            budget=MemoryBudget(1 << 30),
+            charges=ReadingCharges(MemoryBudget(1 << 30)),
         )
         self.connections.append(connection)
         await connection.run()

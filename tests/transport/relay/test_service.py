@@ -465,9 +465,9 @@ async def test_newcomers_of_an_open_swarm_are_strangers(
             return (await link.call("relay.reserve", timeout=5)).header["seconds"]
 
         assert await lasts() == FAST.stranger_s
-        trio_.r.endpoint.admission = SwarmKey(b"a key of a private swarm")
+        trio_.r.endpoint.admit_by(SwarmKey(b"a key of a private swarm"))
         assert await lasts() == FAST.member_s
-        trio_.r.endpoint.admission = OpenSwarm()
+        trio_.r.endpoint.admit_by(OpenSwarm())
         assert await lasts() == FAST.stranger_s
         await trio.sleep(5)
         assert await lasts() == FAST.member_s

@@ -156,7 +156,7 @@ async def test_checkpoints_are_held_only_for_the_trainer(
     world.other.own = set()
     answer = await hear(ME, HOLD, asked)
     assert isinstance(answer, Refusal) and answer.code == "no-route"
-    world.other.standby.keeps = lambda peer: False
+    world.other.stores = False
     answer = await hear(ME, HOLD, asked)
     assert isinstance(answer, Refusal) and answer.code == "not-kept"
 

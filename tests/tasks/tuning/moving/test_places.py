@@ -19,8 +19,8 @@ class Node:
 
     def __init__(self, jobs: dict[PeerId, int], weight: dict[PeerId, float] | None = None) -> None:
         self.now = 0.0
-        self.places = TrainerPlaces(lambda: self.now)
-        self.places.queue = FairQueue(lambda user: (weight or {}).get(user, 1.0))
+        queue = FairQueue(lambda user: (weight or {}).get(user, 1.0))
+        self.places = TrainerPlaces(lambda: self.now, queue)
         self.waiting = [
             Job(f"{author[0]}{number}", author, "finetune")
             for author, count in jobs.items()
