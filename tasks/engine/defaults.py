@@ -85,7 +85,7 @@ HOST_PART = 0.5  # part of the free host memory that copies of KV may take
 
 THREAD_BYTES = 4 << 20  # payloads above this are copied by a thread, not by the daemon's loop
 PASS_POSITIONS = 8192  # positions of one training pass
-TUNINGS = 16  # open tunings of a worker
+TUNINGS = 32  # open tunings of a worker: more than all trainers on other nodes have
 PASSES = 64  # passes of one tuning that wait
 TUNING_BYTES = 1 << 30  # memory of all tunings of a worker
 TUNING_SHARE = 0.5  # largest part of a shard's KV memory that tunings take if there is no other

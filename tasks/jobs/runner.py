@@ -126,11 +126,16 @@ class Places:
         waiting = self.limiter.statistics().tasks_waiting
         return max(0, int(self._limit) - self.busy - waiting)
 
-    async def begin(self) -> None:
+    async def begin(self, turn: IdleTime) -> None:
         """Wait until a row may begin: one after the other, so that the event loop of a node that
-        opens many sessions answers its user's requests meanwhile."""
+        opens many sessions answers its user's requests meanwhile.
+
+        None begins while there are such requests. Stages would refuse its session, and the attempt
+        would take the event loop's time from the request.
+        """
         async with self._gate:
             await trio.sleep(defaults.ROW_PAUSE)
+            await turn.come()
 
     def had_room(self) -> None:
         """Record that a row was computed without a refusal."""
@@ -329,7 +334,7 @@ class RowRunner:
             return error_fields(error.code, error.message)
         while True:
             async with places.limiter:
-                await places.begin()
+                await places.begin(turn)
                 try:
                     found = await self._kind.do(row, terms)
                     places.had_room()

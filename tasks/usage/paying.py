@@ -33,15 +33,29 @@ class Payers:
         return author
 
     async def soon(self, use: Use) -> PeerId:
-        """Return the peer that pays for a use, once the claim is here.
+        """Return the peer that pays for a use that begins and occupies a place, once the claim is
+        here.
 
-        A claim spreads through feeds, and may arrive after the request for which it was made. After
-        USAGE_CLAIM seconds without it, the gateway pays.
+        Any peer may claim any job, so only the claim that counts makes the author pay. It spreads
+        through feeds, and may arrive after the request for which it was made. After USAGE_CLAIM
+        seconds without it, the gateway pays.
         """
         changes = self._jobs.watch()
-        payer = self.now(use)
         with trio.move_on_after(defaults.USAGE_CLAIM):
-            while payer is None:
+            while not self._has_right(use):
                 await changes.__anext__()
-                payer = self.now(use)
+        payer = self.now(use) if self._has_right(use) else None
         return use.gateway if payer is None else payer
+
+    def _has_right(self, use: Use) -> bool:
+        """Return whether the gateway names no job, or one that it now does by the claim that
+        counts."""
+        standing = self._jobs.get(use.job) if use.job else None
+        claim = None if standing is None else standing.claim
+        return not use.job or (
+            standing is not None
+            and standing.job is not None
+            and claim is not None
+            and claim.claimant == use.gateway
+            and not claim.done
+        )

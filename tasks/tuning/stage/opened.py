@@ -87,15 +87,19 @@ class OpenedTunings:
         """Occupy a place for a new tuning until the block ends.
 
         A trainer on another node has TUNINGS_PER_PEER places, and so has a user, however many
-        trainers it has. Tunings that this node pays for take no places of others. Raises
-        SessionError `session-exists`, or `too-many` if there is no place.
+        trainers it has. Tunings that this node pays for take no places of others. All trainers
+        on other nodes have twice TUNINGS_OF_OTHERS places, whoever pays. Raises SessionError
+        `session-exists`, or `too-many` if there is no place.
         """
         if (trainer, name) in self._open or (trainer, name) in self._opening:
             raise SessionError("session-exists", "the tuning is open already")
         payers = self._opening | {each: tuning.payer for each, tuning in self._open.items()}
         trained, paid = Counter(each for each, _ in payers), Counter(payers.values())
         others = len(payers) - paid[self._own]
-        is_full = trainer != self._own and trained[trainer] >= TUNINGS_PER_PEER
+        elsewhere = len(payers) - trained[self._own]  # trained by other nodes, whoever pays
+        is_full = trainer != self._own and (
+            trained[trainer] >= TUNINGS_PER_PEER or elsewhere >= 2 * TUNINGS_OF_OTHERS
+        )
         if payer != self._own:
             is_full |= paid[payer] >= TUNINGS_PER_PEER or others >= TUNINGS_OF_OTHERS
         if is_full:

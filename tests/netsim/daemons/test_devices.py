@@ -67,6 +67,11 @@ def test_a_model_that_fits_on_no_device_is_divided_among_them() -> None:
             await daemon.serving()
         assert spans(one) == [(0, 6)] and spans(two) == [(0, 3), (3, 6)]
         assert [engine.pid for engine in two.engines] != [None, None]
+        serving = (await two.ask("status"))["serving"]
+        assert serving["shard"]["layers"] == "0:3"
+        assert [each["layers"] for each in serving["further"]] == ["3:6"]
+        free = [shard.kv_tokens_free for shard in two.node.directory.own().shards]
+        assert 0 < serving["room_tokens"] <= min(free)
         (aim,) = two.node.directory.own().aims
         assert (aim.start, aim.stop) == (0, 6)
         text, _ = await answer(one)

@@ -418,3 +418,22 @@ async def test_a_piece_takes_at_least_as_long_as_one_of_its_rows() -> None:
     assert node.runner.longest(few) > 4 * node.runner.seconds(few) > 0.0
     await trio.lowlevel.checkpoint()
     assert node.runner.longest(job(b"invalid")) == 0.0
+
+
+async def test_no_row_begins_while_an_interactive_request_waits(autojump_clock: object) -> None:
+    """The stage would refuse it, and trying takes the time of the request."""
+    node, outcomes = Node(), list[JobOutcome]()
+
+    async def work() -> None:
+        outcomes.append(await node.run(many(64)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work)
+        await trio.sleep(5 * defaults.ROW_PAUSE)
+        begun = len(node.gateway.requests)
+        assert 0 < begun < 10
+        node.interactive = 1
+        await trio.sleep(0.5)
+        assert len(node.gateway.requests) == begun
+        node.interactive = 0
+    assert len(node.gateway.requests) == 64 and len(rows_of(outcomes[0])) == 64

@@ -7,6 +7,7 @@ import pytest
 
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.tasks.engine.adapters import AdapterTerms
+from shoal.tasks.engine.defaults import TUNINGS
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import BadMessage, SessionError
@@ -77,6 +78,17 @@ def test_a_trainer_of_this_node_s_own_job_has_a_few_places_too() -> None:
     with pytest.raises(SessionError, match="limit"):
         opened(tunings, OTHERS[0], payer=OWN)
     opened(tunings, OTHERS[1], payer=OWN)
+
+
+def test_trainers_that_name_jobs_of_this_node_are_bounded_together() -> None:
+    """Claims cost nothing, and neither do identities that claim. The engine has room for more."""
+    tunings, most = OpenedTunings(OWN), 2 * TUNINGS_OF_OTHERS
+    for number in range(most):
+        opened(tunings, PeerId(f"trainer{number}"), payer=OWN)
+    with pytest.raises(SessionError, match="limit"):
+        opened(tunings, OTHERS[0], payer=OWN)
+    assert most < TUNINGS
+    opened(tunings, OWN)
 
 
 def test_places_are_taken_while_tunings_open() -> None:
