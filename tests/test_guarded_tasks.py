@@ -92,7 +92,7 @@ OWN = {
     "transport/dial/ports.py": {"self._endpoint.run", "self._run_udp"},
     "transport/nat/reach/service.py": {"self._watch_addresses", "self._volunteer.run"},
     "transport/udp/port.py": {"self._serve_added", "self._serve_timers", "self._serve"},
-    "state/membership/membership.py": {"self._probing.run"},
+    "state/membership/membership.py": {"self.probing.run"},
     "state/service.py": {
         "self._show", "self.own.write", "self.own.stay_true", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",

@@ -102,14 +102,14 @@ class Gateway:
         self.drafting = drafting or Drafting()
         """What drafts for the sessions of this gateway."""
         self._windows = Windows(courier, self.drafting)
-        self._runs = OpenRuns(host, courier, self._windows)
+        self.runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
         self.errors = routes.choice.errors
         self.slower = routes.choice.slower
         """The errors of predictions about answers."""
-        self._opening = Opening(host, courier, self._chains, routes, self._runs)
-        mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
+        self._opening = Opening(host, courier, self._chains, routes, self.runs)
+        mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
         refilling = Refilling(host, courier, directory)
         replacing = Replacing(host, routes, self._opening, mending, refilling)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
@@ -127,7 +127,7 @@ class Gateway:
     @property
     def sessions(self) -> int:
         """Number of open sessions."""
-        return len(self._runs)
+        return len(self.runs)
 
     @property
     def waited_for(self) -> int:

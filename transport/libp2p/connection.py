@@ -56,7 +56,7 @@ class Libp2pConnection:
         self.calls = 0
         self.circuits = 0
         self._pipe = pipe
-        self._session = session
+        self.session = session
         self._host = host
         self._limits = session.limits
         self._protocols = protocols
@@ -73,7 +73,7 @@ class Libp2pConnection:
     @property
     def peer(self) -> str:
         """The libp2p peer id of the other end. Raises Fault until that is authenticated."""
-        return self._session.peer
+        return self.session.peer
 
     @property
     def ip(self) -> str:
@@ -88,7 +88,7 @@ class Libp2pConnection:
     @property
     def alive(self) -> bool:
         """Whether streams may be opened."""
-        return self.code is None and self._nursery is not None and not self._session.yamux.leaving
+        return self.code is None and self._nursery is not None and not self.session.yamux.leaving
 
     async def run(self, first: bytes = b"", *, up: Callable[[], None] = lambda: None) -> None:
         """Run the connection to its end.
@@ -106,7 +106,7 @@ class Libp2pConnection:
                     await self._read(first, up)
                     nursery.cancel_scope.cancel()
             if self._scope.cancelled_caught:
-                self.close("idle" if self._session.established else "handshake-timeout")
+                self.close("idle" if self.session.established else "handshake-timeout")
         finally:
             self.close("closed")
             self._nursery = None
@@ -119,7 +119,7 @@ class Libp2pConnection:
             return
         self.code = code
         self._scope.cancel()
-        for channel in list(self._session.yamux.channels.values()):
+        for channel in list(self.session.yamux.channels.values()):
             channel.fail()
             if channel.context is not None:
                 channel.context.wake()
@@ -133,7 +133,7 @@ class Libp2pConnection:
         """
         if not self.alive:
             raise Fault("stream-lost")
-        stream = self._shell(self._session.yamux.open())
+        stream = self._shell(self.session.yamux.open())
         try:
             offer = ProtocolOffer(protocol)
             await stream.send(offer.opening())
@@ -161,7 +161,7 @@ class Libp2pConnection:
 
     def progress(self) -> None:
         """Restart the idle timeout, because a request was served."""
-        if self._session.established:
+        if self.session.established:
             idle = math.inf if self._holds else trio.current_time() + self._limits.idle_s
             self._scope.deadline = max(idle, self._kept_until)
 
@@ -181,7 +181,7 @@ class Libp2pConnection:
             except Fault as fault:
                 self.close(fault.code)
                 return
-            if self._session.established and not established:
+            if self.session.established and not established:
                 established = True
                 self.progress()
                 up()
@@ -192,8 +192,8 @@ class Libp2pConnection:
     async def _take_in(self, data: bytes) -> None:
         """Process received bytes, charge their cost, and wait until few enough bytes are unsent."""
         self._heard = self._host.now()
-        yamux = self._session.yamux
-        for event in self._session.receive(data):
+        yamux = self.session.yamux
+        for event in self.session.receive(data):
             if isinstance(event, ChannelOpened):
                 if self._nursery is not None:
                     self._nursery.start_soon(self._serve, self._shell(event.stream))
@@ -231,11 +231,11 @@ class Libp2pConnection:
         long."""
         try:
             while True:
-                while not (data := self._session.outgoing()):
+                while not (data := self.session.outgoing()):
                     await self._wake.park()
                 with trio.fail_after(defaults.UNSENT_S):
                     await self._send(data)
-                if self._session.yamux.unsent < defaults.UNSENT_BYTES // 4:
+                if self.session.yamux.unsent < defaults.UNSENT_BYTES // 4:
                     self._room.unpark_all()
         except (OSError, trio.ClosedResourceError):
             self.close("lost")
@@ -264,14 +264,14 @@ class Libp2pConnection:
             if silent >= defaults.SILENT_S:
                 self.close("silent")
             elif silent >= defaults.PING_S:
-                self._session.yamux.ping()
+                self.session.yamux.ping()
                 self._flush()
 
     # Streams.
 
     def _shell(self, channel: YamuxChannel) -> MuxStream:
         """Create the `MuxStream` of a yamux stream."""
-        return MuxStream(channel, self._session.yamux, flush=self._flush, room=self._room)
+        return MuxStream(channel, self.session.yamux, flush=self._flush, room=self._room)
 
     async def _serve(self, stream: MuxStream) -> None:
         """Negotiate the protocol of a stream that the peer has opened, and serve the stream."""

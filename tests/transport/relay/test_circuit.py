@@ -208,7 +208,7 @@ async def test_a_flood_of_circuits_is_bounded() -> None:
         async with running(*relays):
             for node in relays:
                 link = await node.endpoint.dial(liar.victim.address, timeout=5)
-                liar.client._held[node.endpoint.peer] = liar.client.relays[0]
+                liar.client.reservations[node.endpoint.peer] = liar.client.relays[0]
                 for number in range(50):
                     header = {"peer": PEERS[number % 25]}
                     streams.append(await link.open_stream("relay.accept", header))
@@ -241,7 +241,7 @@ async def test_each_bound_of_the_flood_is_needed(
             streams = []
             for node in relays:
                 link = await node.endpoint.dial(liar.victim.address, timeout=5)
-                liar.client._held[node.endpoint.peer] = liar.client.relays[0]
+                liar.client.reservations[node.endpoint.peer] = liar.client.relays[0]
                 for number in range(60):
                     header = {"peer": PEERS[number % 25]}
                     streams.append(await link.open_stream("relay.accept", header))
