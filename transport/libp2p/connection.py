@@ -33,17 +33,17 @@ class ReadingCharges:
 
 
 class Libp2pConnection:
-    """Runner of `session` over the byte stream `pipe`.
+    """Runner of `session` over `byte_stream`.
 
     It runs until the peer ends the connection, a limit is exceeded, or the connection is idle.
-    `charges` has what received bytes are charged to. `relayed` says that `pipe` is
+    `charges` has what received bytes are charged to. `relayed` says that `byte_stream` is
     itself a circuit. `code` is the reason of the end (docs/spec/libp2p.md); None while the
     connection runs. `calls` and `circuits` are the numbers of open calls and circuits.
     """
 
     def __init__(
         self,
-        pipe: ByteStream,
+        byte_stream: ByteStream,
         session: Libp2pSession,
         *,
         host: Host,
@@ -55,7 +55,7 @@ class Libp2pConnection:
         self.relayed = relayed
         self.calls = 0
         self.circuits = 0
-        self._pipe = pipe
+        self._byte_stream = byte_stream
         self.session = session
         self._host = host
         self._limits = session.limits
@@ -78,12 +78,12 @@ class Libp2pConnection:
     @property
     def ip(self) -> str:
         """The IP address of the other end; "" on a circuit."""
-        return self._pipe.remote[0]
+        return self._byte_stream.remote[0]
 
     @property
     def remote(self) -> tuple[str, int]:
         """The IP address and port of the other end, as seen from here."""
-        return self._pipe.remote
+        return self._byte_stream.remote
 
     @property
     def alive(self) -> bool:
@@ -110,7 +110,7 @@ class Libp2pConnection:
         finally:
             self.close("closed")
             self._nursery = None
-            self._pipe.close()
+            self._byte_stream.close()
             self._charges.budget.drop(self)
 
     def close(self, code: str) -> None:
@@ -212,9 +212,9 @@ class Libp2pConnection:
         """Wait for bytes and return them; b"" at the end."""
         try:
             while True:
-                await self._pipe.wait_readable()
+                await self._byte_stream.wait_readable()
                 try:
-                    return self._pipe.read_ready(defaults.READ_BYTES)
+                    return self._byte_stream.read_ready(defaults.READ_BYTES)
                 except BlockingIOError:
                     continue
         except (OSError, trio.ClosedResourceError):
@@ -247,9 +247,9 @@ class Libp2pConnection:
         view = memoryview(data)
         while view:
             try:
-                view = view[self._pipe.write_ready(view) :]
+                view = view[self._byte_stream.write_ready(view) :]
             except BlockingIOError:
-                await self._pipe.wait_writable()
+                await self._byte_stream.wait_writable()
 
     async def _watch(self) -> None:
         """Send pings on a silent connection that must stay open, and close it if there is no

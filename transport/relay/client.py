@@ -176,9 +176,9 @@ class RelayClient:
         self._on_change.append(callback)
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """Register `callback(pipe, source, relay, seen)`, called for every incoming circuit.
+        """Register `callback(byte_stream, source, relay, seen)`, called for every incoming circuit.
 
-        The callback must close the byte stream `pipe` in the end. This side is the TLS server on
+        The callback must close `byte_stream` in the end. This side is the TLS server on
         it.
         """
         self._on_circuit.append(callback)
@@ -207,7 +207,11 @@ class RelayClient:
         circuit's other end. Refuse the call if the caller is not the relay of such a circuit."""
         peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
         circuits = list(self._circuits.items())
-        known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
+        known = [
+            other
+            for byte_stream, other in circuits
+            if (byte_stream.relay, other) == (call.peer, peer)
+        ]
         if link is None or not known:
             return Refusal("no-circuit", "no such circuit")
         seen = read_vouched(call.header.get("seen"), link.address[0])
@@ -242,9 +246,9 @@ class RelayClient:
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
         stream.narrow(WINDOW_BYTES)
-        pipe = CircuitByteStream(stream, link.peer, voucher=link.address[0])
-        self._circuits[pipe] = peer
-        return pipe
+        byte_stream = CircuitByteStream(stream, link.peer, voucher=link.address[0])
+        self._circuits[byte_stream] = peer
+        return byte_stream
 
     # Arriving circuits.
 
@@ -270,15 +274,17 @@ class RelayClient:
             stream.reset("busy")
             return
         seen = read_vouched(incoming.header.get("seen"), link.address[0])
-        pipe, opener = CircuitByteStream(stream, relay, seen=seen), PeerId(source)
-        self._circuits[pipe] = opener
+        byte_stream, opener = CircuitByteStream(stream, relay, seen=seen), PeerId(source)
+        self._circuits[byte_stream] = opener
         self._arriving[relay] += 1
         self._sources[opener] += 1
         self._unasked[relay] += not asked
         try:
             guard = self._endpoint.guard
-            guard.tell(relay, self._on_circuit, pipe, opener, relay, seen, end=pipe.close)
-            await pipe.wait_closed()
+            guard.tell(
+                relay, self._on_circuit, byte_stream, opener, relay, seen, end=byte_stream.close
+            )
+            await byte_stream.wait_closed()
         finally:
             self._arriving -= Counter((relay,))  # removes counts of 0
             self._sources -= Counter((opener,))

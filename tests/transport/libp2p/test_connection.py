@@ -76,11 +76,11 @@ async def test_cancelled_at_any_moment_it_closes_everything(autojump_clock: Any)
         ours, seen = serving()
         scope = trio.CancelScope()
 
-        async def talk(pipe: Any = near) -> None:
+        async def talk(byte_stream: Any = near) -> None:
             from tests.transport.libp2p.pipes import introduce
 
             try:
-                await introduce(pipe)
+                await introduce(byte_stream)
             except (Fault, OSError, trio.ClosedResourceError):
                 return
 
