@@ -64,7 +64,10 @@ PARTS = {
         "close_one",
         "self._until_silent",
     },  # of a command or a job
-    "tasks/inference/conversation/conversing.py": {"self._standing.keep"},  # of a request
+    "tasks/inference/conversation/conversing.py": {
+        "self._advancing.watch",
+        "self._standing.keep",
+    },  # of a request
     "tasks/inference/conversation/standing.py": {"self._keep"},  # of a request
     "tasks/inference/conversation/watch.py": {"ask_all", "ask_one"},  # of a request
     "tasks/inference/choice.py": {"self._probe"},  # of the same
@@ -92,7 +95,7 @@ OWN = {
     "transport/dial/ports.py": {"self._endpoint.run", "self._run_udp"},
     "transport/nat/reach/service.py": {"self._watch_addresses", "self._volunteer.run"},
     "transport/udp/port.py": {"self._serve_added", "self._serve_timers", "self._serve"},
-    "state/membership/membership.py": {"self._probing.run"},
+    "state/membership/membership.py": {"self.probing.run"},
     "state/service.py": {
         "self._show", "self.own.write", "self.own.stay_true", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",

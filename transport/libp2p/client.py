@@ -74,9 +74,9 @@ class CircuitClient:
         self._nursery: trio.Nursery | None = None
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """Register `callback(pipe, source, relay)`, called for each incoming circuit.
+        """Register `callback(byte_stream, source, relay)`, called for each incoming circuit.
 
-        The callback must close the byte stream `pipe` in the end. The source is not authenticated
+        The callback must close `byte_stream` in the end. The source is not authenticated
         yet. This side is the TLS server.
         """
         self._on_circuit = callback

@@ -76,23 +76,23 @@ class Libp2pResponder:
         await self.serve_byte_stream(TcpByteStream(stream), first)
 
     async def serve_byte_stream(
-        self, pipe: ByteStream, first: bytes, *, relayed: bool = False
+        self, byte_stream: ByteStream, first: bytes, *, relayed: bool = False
     ) -> str:
         """Serve a peer over any byte stream. Return the code with which the connection has ended.
 
         `relayed` says that the byte stream is a circuit.
         """
-        entry = self._crowd.enter(pipe.remote[0], self._host.now())
+        entry = self._crowd.enter(byte_stream.remote[0], self._host.now())
         if entry is None:
-            pipe.close()
+            byte_stream.close()
             return "full"
         try:
             await self._host.offload(package)
             await self._pace.pay(defaults.HANDSHAKE_COST)
-            return await self._run(self._connection(pipe, relayed), first)
+            return await self._run(self._connection(byte_stream, relayed), first)
         finally:
             self._crowd.leave(entry)
-            pipe.close()
+            byte_stream.close()
 
     async def _run(self, connection: Libp2pConnection, first: bytes) -> str:
         """Run a connection to its end, and release its reservations."""
@@ -116,7 +116,7 @@ class Libp2pResponder:
             found[HOP] = self._hop.serve
         return found
 
-    def _connection(self, pipe: ByteStream, relayed: bool) -> Libp2pConnection:
+    def _connection(self, byte_stream: ByteStream, relayed: bool) -> Libp2pConnection:
         """Create the connection for a byte stream."""
         limits = self._limits
         session = Libp2pSession(
@@ -124,7 +124,7 @@ class Libp2pResponder:
         )
         pace = Bucket(Rate(limits.peer_burst_bytes, limits.peer_rate), self._host.now())
         return Libp2pConnection(
-            pipe,
+            byte_stream,
             session,
             host=self._host,
             protocols=self.protocols,

@@ -188,7 +188,7 @@ class QuicByteStream:
 
     def _check(self) -> None:
         if self._closed:
-            raise trio.ClosedResourceError("this pipe is closed")
+            raise trio.ClosedResourceError("this byte_stream is closed")
 
     def _wake(self) -> None:
         self._readers.unpark_all()

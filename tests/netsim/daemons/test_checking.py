@@ -191,7 +191,7 @@ def test_honest_workers_are_not_refused(every_row: None) -> None:
         assert not any(trust.is_liar(node.peer) for node in nodes) and liar.told == 0
         assert asker.node.working.own.checks.rows == 18
         assert not any("refused" in fact for fact in _facts(asker))
-        known = [trust._figures[node.peer] for node in nodes if node.peer in trust._figures]
+        known = [trust.figures[node.peer] for node in nodes if node.peer in trust.figures]
         assert sum(each.rows for each in known) == 18 and sum(each.ms for each in known) > 0
 
     run(body)

@@ -181,7 +181,7 @@ def test_the_author_of_a_job_pays_for_its_passes() -> None:
         async def computed(name: str) -> None:
             chain = trainer.node.compute.tuning.chain(EMBEDDED_ROOT, ARCH, job=name)
             await chain.gradients(batch(), adapter())
-            (tuning,) = stage.node.compute.tuning_stage._all
+            (tuning,) = stage.node.compute.tuning_stage.table
             payers.append((tuning.payer, orders[-1].owner))
             await chain.aclose()
             await trio.sleep(1)
@@ -497,7 +497,7 @@ def test_a_trainer_that_sends_nothing_is_given_up() -> None:
         assert (await attacker.tune(NAME, TOKENS[:-1])).code == "timeout"
         assert trio.current_time() - began < 2.5 * READ_S
         stage = attacker.stage.node.compute.tuning_stage
-        assert not stage._all._bytes, "the memory of both is free again"
+        assert not stage.table._bytes, "the memory of both is free again"
 
     hostile(test)
 
@@ -594,7 +594,7 @@ def test_a_trainer_that_takes_no_byte_is_given_up(monkeypatch: pytest.MonkeyPatc
         with monkeypatch.context() as patched:
             patched.setattr(Stream, "send", stuck)
             assert (await attacker.set(NAME)).code == "timeout"
-        assert not attacker.stage.node.compute.tuning_stage._all._bytes
+        assert not attacker.stage.node.compute.tuning_stage.table._bytes
 
     hostile(test)
 
@@ -762,7 +762,7 @@ def test_a_trainer_that_does_not_take_its_answer_is_given_up(
         with monkeypatch.context() as patched:
             patched.setattr(Stream, "send", stuck)
             assert (await attacker.tune(NAME, TOKENS)).code == "timeout"
-        assert not attacker.stage.node.compute.tuning_stage._all._bytes
+        assert not attacker.stage.node.compute.tuning_stage.table._bytes
 
     hostile(test)
 

@@ -229,7 +229,7 @@ class Driver:
     @property
     def shard(self) -> LoadedShard:
         """The shard that was loaded first."""
-        return self.core._shards[0]
+        return self.core.shards[0]
 
     def open(
         self, name: bytes, tokens: int = 64, shard: int = 0, *, adapter: str = "",

@@ -1180,8 +1180,8 @@ async def test_a_large_request_is_admitted_although_small_ones_keep_coming(
         await trio.sleep(QUEUED_TIME + 1)
         assert await asking.open(last, 2000, 100) == "open", "what is free is used"
 
-    asking.swarm.stages[0].stage._all.shards[0].held = dataclasses.replace(
-        asking.swarm.stages[0].stage._all.shards[0].held, context=4 * CONTEXT
+    asking.swarm.stages[0].stage.table.shards[0].held = dataclasses.replace(
+        asking.swarm.stages[0].stage.table.shards[0].held, context=4 * CONTEXT
     )
     await _run(asking.swarm, body)
 
@@ -1204,7 +1204,7 @@ async def test_memory_is_reserved_only_for_requests_that_are_repeated(
             assert await asking.open(second, 100 + number, CONTEXT - number % 2) == "no-memory"
             user = number.to_bytes(4)
             assert await asking.open(second, 500 + number, CONTEXT, user=user) == "no-memory"
-        queue = asking.stage.stage._all.shards[0].queue
+        queue = asking.stage.stage.table.shards[0].queue
         assert len(queue._waiting) <= QUEUED_REQUESTS
 
     await _run(asking.swarm, body)
@@ -1511,8 +1511,8 @@ async def test_packed_hidden_states_have_their_own_size_and_names(
             found.append([node.engine.terms[-1] for node in swarm.stages])
             if activations == "exact":
                 await _close_all(swarm)
-                swarm.stages[0].stage._all._closed.clear()
-                swarm.stages[1].stage._all._closed.clear()
+                swarm.stages[0].stage.table._closed.clear()
+                swarm.stages[1].stage.table._closed.clear()
         exact, packed = found
         assert [terms.packed for terms in exact + packed] == [False, False, True, True]
         assert exact[0].names == packed[0].names  # the first stage has tokens
@@ -1583,7 +1583,7 @@ async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock
     (stage,) = swarm.stages
     offered = _Offered()
     stage.stage.chunks.use(offered)
-    served = stage.stage._all.shards[0]
+    served = stage.stage.table.shards[0]
     served.held = dataclasses.replace(served.held, kv_heads=1)
 
     async def body(swarm: FakeSwarm) -> None:
@@ -1597,7 +1597,7 @@ async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock
                 await trio.sleep(1)
             names = b"n" * (62 * NAME_BYTES)
             await link.call("session.close", Close(SESSION, 0).header(), names, timeout=5)
-            stage.stage._all._closed.clear()
+            stage.stage.table._closed.clear()
 
     await _run(swarm, body)
     assert offered.names == [2, 0]

@@ -20,8 +20,8 @@ PAYLOAD = bytes(1 << 18)
 
 
 def line(trip: float) -> LinkSpec:
-    pipe = PipeSpec(delay=trip / 2 - 0.001, rate=FAST, queue=0.05)
-    return LinkSpec(pipe, pipe)
+    byte_stream = PipeSpec(delay=trip / 2 - 0.001, rate=FAST, queue=0.05)
+    return LinkSpec(byte_stream, byte_stream)
 
 
 async def linked(world: World, trip: float, **far: object) -> tuple[TransportNode, Link]:

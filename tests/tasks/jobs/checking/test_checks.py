@@ -107,7 +107,7 @@ async def test_a_chain_without_the_claimant_computes(
     async with trio.open_nursery() as nursery:
         desk = Desk(nursery, Swarm([WORKER, ONE, TWO]))
         assert await desk.judge() is Verdict.RIGHT and desk.swarm.asked == [ONE]
-        assert desk.trust._figures[WORKER].rows == 1
+        assert desk.trust.figures[WORKER].rows == 1
 
 
 async def test_two_chains_without_a_common_node_decide(
@@ -154,7 +154,7 @@ async def test_a_known_claimant_is_checked_less(autojump_clock: object) -> None:
         desk = Desk(nursery, Swarm([ONE, TWO]), rows=4)
         while desk.trust.share(WORKER) > defaults.SHARE:
             await desk.judge()
-        assert desk.trust._figures[WORKER].rows >= defaults.PROBATION
+        assert desk.trust.figures[WORKER].rows >= defaults.PROBATION
         before = desk.checks.rows
         for _ in range(200):
             await desk.judge()
@@ -220,7 +220,7 @@ async def test_figures_are_bounded_and_lies_are_remembered_longest(
         for number in range(defaults.PEERS + 20):
             peer = Identity.from_seed(number.to_bytes(32)).peer
             desk.trust.note_right(peer, 1, float(number))
-        assert len(desk.trust._figures) == defaults.PEERS and desk.trust.is_liar(WORKER)
+        assert len(desk.trust.figures) == defaults.PEERS and desk.trust.is_liar(WORKER)
         desk.trust.write()
         assert len(desk.state.keys("usage")) == defaults.PEERS
         assert desk.trust.liars() == (WORKER,)

@@ -108,7 +108,7 @@ def published(numbers: tuple[int, ...], **wishes: Any) -> float:
         assert len({each.published[0]["bytes"] for each in trainers}) == 1
         found.append(await loss(trainers[0]))
         for trainer in trainers:  # nothing is left of the run
-            assert not trainer.node.state.keys("tuning") and not trainer.parcels._held
+            assert not trainer.node.state.keys("tuning") and not trainer.parcels.stored
 
     run(body)
     return found[0]
