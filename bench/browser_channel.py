@@ -24,39 +24,43 @@ LOOPBACK = "127.0.0.1"
 CHUNK = bytes(64 * 1024)
 
 
-async def write(pipe: ChannelByteStream, size: int) -> None:
+async def write(byte_stream: ChannelByteStream, size: int) -> None:
     left = size
     while left:
-        await pipe.wait_writable()
-        left -= pipe.write_ready(memoryview(CHUNK)[:left])
+        await byte_stream.wait_writable()
+        left -= byte_stream.write_ready(memoryview(CHUNK)[:left])
 
 
-async def read(pipe: ChannelByteStream, size: int) -> None:
+async def read(byte_stream: ChannelByteStream, size: int) -> None:
     left = size
     while left:
-        await pipe.wait_readable()
-        left -= len(pipe.read_ready(1 << 18))
+        await byte_stream.wait_readable()
+        left -= len(byte_stream.read_ready(1 << 18))
 
 
-async def bulk(pipe: ChannelByteStream, other: ChannelByteStream, size: int) -> tuple[float, float]:
+async def bulk(
+    byte_stream: ChannelByteStream, other: ChannelByteStream, size: int
+) -> tuple[float, float]:
     """Return the CPU milliseconds per MB of both ends, and MB/s."""
     cpu, wall = time.process_time(), time.perf_counter()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(write, pipe, size)
+        nursery.start_soon(write, byte_stream, size)
         await read(other, size)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     return cpu * 1e3 / (size / 1e6), size / 1e6 / wall
 
 
-async def round_trips(pipe: ChannelByteStream, other: ChannelByteStream, count: int) -> float:
+async def round_trips(
+    byte_stream: ChannelByteStream, other: ChannelByteStream, count: int
+) -> float:
     """Return the milliseconds of the median round trip, 128 bytes in each direction."""
     times = []
     for _ in range(count):
         began = time.perf_counter()
-        await write(pipe, 128)
+        await write(byte_stream, 128)
         await read(other, 128)
         await write(other, 128)
-        await read(pipe, 128)
+        await read(byte_stream, 128)
         times.append(time.perf_counter() - began)
     return median(times) * 1e3
 
@@ -92,7 +96,7 @@ async def measure(rounds: int) -> dict[str, float]:
         for carrier in ends:
             await carrier.opened.wait()
         connect = time.perf_counter() - began
-        one, other = (carrier.pipe for carrier in ends)
+        one, other = (carrier.byte_stream for carrier in ends)
         rtt = await round_trips(one, other, 200)
         runs = [await bulk(one, other, 4_000_000) for _ in range(rounds)]
         nursery.cancel_scope.cancel()

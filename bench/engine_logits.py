@@ -187,7 +187,7 @@ class Chain:
             parts = Parts(index == 0, cuts[index], cuts[index + 1], index == shards - 1)
             core = Core(self._keeper(index))
             core.handle(("load", 1, 0), memoryview(bytearray(load_payload(model.shard(parts)))))
-            core._shards[0].costs = costs
+            core.shards[0].costs = costs
             for adapter in model.adapters:
                 load = adapter_payload(adapter.load(model.folder, parts))
                 core.handle(("adapt", 1, 0), memoryview(bytearray(load)))

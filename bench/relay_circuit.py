@@ -89,8 +89,8 @@ async def target(port: int, peer: str) -> None:
     client = RelayClient(host, endpoint)
     certificate = Certificate.generate(identity, host)
 
-    async def serve(pipe: ByteStream) -> None:
-        path = SecureStream(pipe, Tls(certificate, server=True, expect=None))
+    async def serve(byte_stream: ByteStream) -> None:
+        path = SecureStream(byte_stream, Tls(certificate, server=True, expect=None))
         try:
             await path.handshake()
             while what := await exactly(path, 1):
@@ -100,7 +100,7 @@ async def target(port: int, peer: str) -> None:
         path.close()
 
     async with trio.open_nursery() as nursery:
-        client.on_circuit(lambda pipe, *_: nursery.start_soon(serve, pipe))
+        client.on_circuit(lambda byte_stream, *_: nursery.start_soon(serve, byte_stream))
         await nursery.start(endpoint.run, LOOPBACK, 0)
         await nursery.start(client.run)
         client.offer([(PeerId(peer), Address(LOOPBACK, port))])
@@ -183,8 +183,8 @@ async def source(rounds: int, ports: tuple[int, int], peers: tuple[str, str]) ->
         for _ in range(rounds):
             direct: ByteStream = TcpByteStream(await host.connect(LOOPBACK, ports[1]))
             circuit: ByteStream = await client.dial(address, expect, timeout=5)
-            for name, pipe in (("direct", direct), ("circuit", circuit)):
-                path = SecureStream(pipe, Tls(certificate, server=False, expect=expect))
+            for name, byte_stream in (("direct", direct), ("circuit", circuit)):
+                path = SecureStream(byte_stream, Tls(certificate, server=False, expect=expect))
                 await path.handshake()
                 results[name].append(await measure(path, link))
                 path.close()

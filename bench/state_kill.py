@@ -1,7 +1,7 @@
 """A store that is killed while it writes: nothing is torn, and nothing acknowledged is lost.
 
-First, a real process puts entries through the `Keeper` on the real disk, and is killed with -9 at a
-random instant, again and again with the same file. Everything that it had acknowledged must be
+First, a real process puts entries through the `Committer` on the real disk, and is killed with -9
+at a random instant, again and again with the same file. Everything that it had acknowledged must be
 there, and the signatures and the chain of every feed must be valid. Second, the power: all writes
 and syncs of a store are logged. 2,000 times the log is replayed up to a random point onto a
 simulated disk that then loses power. Of the writes since the last sync such a disk keeps any, in
@@ -32,7 +32,7 @@ from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
 from shoal.netsim.disk.disk import Disk
 from shoal.netsim.disk.mount import Mount, Operation, replay
-from shoal.state.feeds.committer import Keeper
+from shoal.state.feeds.committer import Committer
 from shoal.state.feeds.entry import FeedName, Head
 from shoal.state.feeds.store import Drop, Put, Store
 from shoal.state.feeds.stored import StoredFeed, verify
@@ -86,20 +86,20 @@ def read_all(files: Files, path: Path, *, signatures: bool) -> dict[FeedName, St
 async def put_for_ever(folder: Path, seed: int, told: int) -> None:
     """Put entries and write each acknowledgement to a pipe, in few bytes, at once."""
     writers = Writers(AUTHORS, Random(seed))
-    keeper = Keeper(RealHost(), folder, trouble=fail, lost=fail)
+    committer = Committer(RealHost(), folder, trouble=fail, lost=fail)
     async with trio.open_nursery() as nursery:
-        await nursery.start(lambda task_status: keeper.run(task_status=task_status))
-        writers.resume([feed async for batch in keeper.load() for feed in batch])
+        await nursery.start(lambda task_status: committer.run(task_status=task_status))
+        writers.resume([feed async for batch in committer.load() for feed in batch])
         while True:
             async with trio.open_nursery() as together:
                 for _ in range(writers._random.randrange(1, 6)):
-                    together.start_soon(put_one, keeper, writers, told)
+                    together.start_soon(put_one, committer, writers, told)
 
 
-async def put_one(keeper: Keeper, writers: Writers, told: int) -> None:
+async def put_one(committer: Committer, writers: Writers, told: int) -> None:
     entries = writers.write(writers._random.randrange(1, 4))
     name, head = entries[-1].name, entries[-1].head
-    await keeper.put(entries, own=True)
+    await committer.put(entries, own=True)
     line = json.dumps([*name, head.epoch, head.seq, head.hash.hex()]) + "\n"
     os.write(told, line.encode())  # shorter than PIPE_BUF: whole or not at all
 

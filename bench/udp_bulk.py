@@ -53,21 +53,21 @@ PORT = 4001
 CHUNK = bytes(64 * 1024)
 
 
-async def write(pipe: QuicByteStream, data: Bytes) -> None:
+async def write(byte_stream: QuicByteStream, data: Bytes) -> None:
     left = memoryview(data)
     while left:
         try:
-            left = left[pipe.write_ready(left) :]
+            left = left[byte_stream.write_ready(left) :]
         except BlockingIOError:
-            await pipe.wait_writable()
+            await byte_stream.wait_writable()
 
 
-async def read(pipe: QuicByteStream) -> bytes:
+async def read(byte_stream: QuicByteStream) -> bytes:
     """Return what has arrived, b"" at the end."""
     while True:
-        await pipe.wait_readable()
+        await byte_stream.wait_readable()
         try:
-            return pipe.read_ready(256 * 1024)
+            return byte_stream.read_ready(256 * 1024)
         except BlockingIOError:
             continue
 
@@ -137,16 +137,16 @@ def share(seed: int, seconds: float) -> float:
         nonlocal received
         send, pipes = trio.open_memory_channel[QuicByteStream](1)
         port.on_byte_stream(send.send_nowait)
-        pipe = await pipes.receive()
-        pipe.trust()
-        while data := await read(pipe):
+        byte_stream = await pipes.receive()
+        byte_stream.trust()
+        while data := await read(byte_stream):
             received += len(data)
 
     async def push(port: UdpPort) -> None:
-        pipe = await port.dial((b.addresses()[0], PORT), timeout=5)
-        pipe.trust()
+        byte_stream = await port.dial((b.addresses()[0], PORT), timeout=5)
+        byte_stream.trust()
         while True:
-            await write(pipe, CHUNK)
+            await write(byte_stream, CHUNK)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -168,24 +168,24 @@ def make_tls(seed: int, *, server: bool) -> Tls:
     return Tls(Certificate.generate(Identity.generate(host), host), server=server)
 
 
-async def shake(pipe: QuicByteStream, tls: Tls) -> None:
+async def shake(byte_stream: QuicByteStream, tls: Tls) -> None:
     while True:
-        await write(pipe, tls.outgoing())
+        await write(byte_stream, tls.outgoing())
         if tls.established:
             return
-        tls.feed(await read(pipe))
+        tls.feed(await read(byte_stream))
 
 
-async def answer(pipe: QuicByteStream) -> None:
+async def answer(byte_stream: QuicByteStream) -> None:
     """Serve one transfer: its first byte selects the kind; the reply is the CPU time."""
-    pipe.trust()
+    byte_stream.trust()
     began, total = time.process_time(), 0
-    first = pipe.read_ready(1)
+    first = byte_stream.read_ready(1)
     tls = make_tls(2, server=True) if first == b"t" else None
     if tls is not None:
-        await shake(pipe, tls)
+        await shake(byte_stream, tls)
         total += len(tls.read())
-    while piece := await read(pipe):
+    while piece := await read(byte_stream):
         data: Bytes = piece
         if tls is not None:
             tls.feed(data)
@@ -196,15 +196,15 @@ async def answer(pipe: QuicByteStream) -> None:
     if tls is not None:
         tls.write(said)
         said = tls.outgoing()
-    await write(pipe, said)
-    pipe.end()
+    await write(byte_stream, said)
+    byte_stream.end()
 
 
 async def serve() -> None:
     """Print the port, and end with the standard input."""
     port = UdpPort(RealHost())
     async with trio.open_nursery() as nursery:
-        port.on_byte_stream(lambda pipe: nursery.start_soon(answer, pipe))
+        port.on_byte_stream(lambda byte_stream: nursery.start_soon(answer, byte_stream))
         print(await nursery.start(port.run, [LOOPBACK], 0), flush=True)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         nursery.cancel_scope.cancel()
@@ -212,22 +212,22 @@ async def serve() -> None:
 
 async def transfer(port: UdpPort, number: int, size: int, *, tls: bool) -> tuple[float, float]:
     """Return the CPU milliseconds per MB of both ends, and MB per second."""
-    pipe = await port.dial((LOOPBACK, number), timeout=5)
-    pipe.trust()
+    byte_stream = await port.dial((LOOPBACK, number), timeout=5)
+    byte_stream.trust()
     began, wall = time.process_time(), time.perf_counter()
-    await write(pipe, b"t" if tls else b"b")
+    await write(byte_stream, b"t" if tls else b"b")
     inner = make_tls(1, server=False) if tls else None
     if inner is not None:
-        await shake(pipe, inner)
+        await shake(byte_stream, inner)
     for _ in range(size // len(CHUNK)):
         data: Bytes = CHUNK
         if inner is not None:
             inner.write(CHUNK)
             data = inner.outgoing()
-        await write(pipe, data)
-    pipe.end()
+        await write(byte_stream, data)
+    byte_stream.end()
     arrived = bytearray()
-    while piece := await read(pipe):
+    while piece := await read(byte_stream):
         arrived += piece
     said: Bytes = bytes(arrived)
     if inner is not None:
@@ -235,7 +235,7 @@ async def transfer(port: UdpPort, number: int, size: int, *, tls: bool) -> tuple
         said = inner.read()
     theirs, total = json.loads(bytes(said))
     cpu, wall = time.process_time() - began + theirs, time.perf_counter() - wall
-    pipe.close()
+    byte_stream.close()
     assert total == size, (total, size)
     return cpu * 1e3 / (size / 1e6), size / 1e6 / wall
 

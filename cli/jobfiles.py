@@ -1,4 +1,4 @@
-"""What `shoal job submit` sends: a prompt, a file with rows, or a job file in TOML."""
+"""What `shoal job submit` sends: a prompt, a file with rows or texts, or a job file in TOML."""
 
 import difflib
 import os
@@ -18,6 +18,7 @@ from .options import TextOptions
 
 if TYPE_CHECKING:
     from ..node.control.messages.jobs import SubmitJobs
+    from ..node.control.messages.tuning import BeginTuning
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 NO_OPTIONS: TextOptions = {
@@ -25,14 +26,20 @@ NO_OPTIONS: TextOptions = {
     "stop": (), "raw": False,
 }  # fmt: skip
 OWN_KEYS = ("model", "kind", "file", "prompt", "priority", "deadline", "output", "seal")
-KEYS = (*OWN_KEYS, *NO_OPTIONS)
+TUNING = "finetune"
+TUNING_KEYS = (
+    *("name", "rank", "alpha", "modules", "rate", "warmup", "decay", "batch", "length", "epochs"),
+    *("steps", "held_out"),
+)
+"""Keys of a job file for a fine-tuning only."""
+KEYS = (*OWN_KEYS, *NO_OPTIONS, *TUNING_KEYS)
 """All keys of a job file."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
     """A job as the user describes it. `deadline` is a time span such as `2h`, or a time. `seal` is
-    `all`, `outputs` or None."""
+    `all`, `outputs` or None. `tuning` has what is about fine-tunings only, by key."""
 
     model: str
     prompt: str | None = None
@@ -43,6 +50,7 @@ class JobOrder:
     output: Path | None = None
     seal: Literal["all", "outputs"] | None = None
     options: TextOptions = field(default_factory=lambda: NO_OPTIONS)
+    tuning: Mapping[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -71,6 +79,42 @@ def request_of(order: JobOrder) -> "Iterator[SubmitJobs]":
             file=None if path is None else str(path.absolute()),
             deadline=deadline,
             seal=order.seal,
+            **more,
+        )
+
+
+@contextmanager
+def tuning_of(order: JobOrder) -> "Iterator[BeginTuning]":
+    """Yield the request for a job of the kind `finetune`. Its output is the folder of the adapter.
+
+    Raises CommandError if the order is invalid.
+    """
+    from ..node.control.messages.tuning import BeginTuning
+
+    if order.file is None:
+        raise CommandError(
+            "usage", "a fine-tuning needs a file with texts", hint="`--file texts.jsonl`"
+        )
+    given = [key for key, value in order.options.items() if value != NO_OPTIONS.get(key)]
+    wrong = [key for key in given if key != "seed"]
+    if wrong or order.seal == "outputs":
+        word = wrong[0] if wrong else "seal = outputs"
+        raise CommandError(
+            "usage", f"`{word}` is not for fine-tunings", hint="docs/jobs.md shows what is"
+        )
+    more = dict(order.tuning)
+    if order.priority is not None:
+        more["priority"] = order.priority
+    with _file_of(order.file) as path:
+        assert path is not None
+        yield BeginTuning(
+            model=order.model,
+            path=str(path.absolute()),
+            out=None if order.output is None else str(order.output.absolute()),
+            deadline=0 if order.deadline is None else time_of(order.deadline, time.time()),
+            seed=order.options["seed"],
+            moves=True,
+            seal=order.seal == "all",
             **more,
         )
 
@@ -147,20 +191,28 @@ def _order(path: Path, said: Mapping[str, Any]) -> JobOrder:
         raise _bad(path, wrong, hint='one is expected, such as `file = "prompts.jsonl"`')
     options: Any = {**NO_OPTIONS, **{key: values[key] for key in values if key in NO_OPTIONS}}
     own = {key: values[key] for key in values if key in OWN_KEYS}
+    tuning = {key: values[key] for key in values if key in TUNING_KEYS}
+    if tuning and own.get("kind") != TUNING:
+        first = next(iter(tuning))
+        raise _bad(path, f"has the key `{first}`, which is for fine-tunings only",
+                   hint=f'add `kind = "{TUNING}"`, or leave it out')  # fmt: skip
     for key in ("file", "output"):
         if key in own:
             own[key] = path.parent / own[key]
-    return JobOrder(options=options, **own)
+    return JobOrder(options=options, tuning=tuning, **own)
 
 
+_NUMBERS = ("temperature", "top_p", "min_p", "alpha", "rate", "decay", "epochs", "held_out")
+_LISTS = ("stop", "modules")
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("model", "kind", "file", "prompt", "output"), (str,)),
+    **dict.fromkeys(("model", "kind", "file", "prompt", "output", "name"), (str,)),
     **dict.fromkeys(("priority", "max_tokens", "top_k", "seed"), (int,)),
-    **dict.fromkeys(("temperature", "top_p", "min_p"), (int, float)),
+    **dict.fromkeys(("rank", "warmup", "batch", "length", "steps"), (int,)),
+    **dict.fromkeys(_NUMBERS, (int, float)),
     "deadline": (str, date),  # datetime is a kind of date
     "raw": (bool,),
     "seal": (bool, str),
-    "stop": (list,),
+    **dict.fromkeys(_LISTS, (list,)),
 }
 _WORDS: Mapping[tuple[type, ...], str] = {
     (str,): "a text in quotes",
@@ -169,7 +221,7 @@ _WORDS: Mapping[tuple[type, ...], str] = {
     (str, date): 'a time span such as "2h", or a time',
     (bool,): "true or false",
     (bool, str): 'true, false or "outputs"',
-    (list,): 'a list of texts, such as ["END"]',
+    (list,): 'a list of texts, such as ["…", "…"]',
 }
 
 
@@ -191,15 +243,15 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         raise _bad(
             path, f"has a wrong value of `{key}`: expected {_WORDS[wanted]}, got {_shown(value)}"
         )
-    if key == "stop":
+    if key in _LISTS:
         if not all(isinstance(each, str) for each in checked):
-            raise _bad(path, "has a wrong value of `stop`: expected a list of texts")
+            raise _bad(path, f"has a wrong value of `{key}`: expected a list of texts")
         return tuple(checked)
     if key == "seal":
         return _seal(path, value)
     if isinstance(value, date):
         return value.isoformat()
-    return float(checked) if key in ("temperature", "top_p", "min_p") else checked
+    return float(checked) if key in _NUMBERS else checked
 
 
 def _seal(path: Path, value: Any) -> Literal["all", "outputs"] | None:

@@ -62,11 +62,20 @@ def fields(answer: "messages.ShownJob") -> str:
     elif answer.lack is not None:
         rows.append(("copies", render.safe(answer.lack.message, 400)))
         rows.append(("", render.safe(answer.lack.hint, 400)))
+    if answer.rows_done:
+        rows.append(("checked", _checked(answer)))
     if answer.came:
         rows.append(("result", f"came {_time(answer.came)}"))
     claims = sorted(answer.claims, key=lambda claim: claim.piece)
     rows += [("claims", _claim(claim, answer.pieces)) for claim in claims]
     return render.fields(rows)
+
+
+def _checked(item: "messages.JobView") -> str:
+    if not item.rows_checked:
+        return "no row; one in 50 is, if another node serves the model"
+    rows = render.count(item.rows_checked, "row")
+    return f"{rows} of {item.rows_done}, recomputed by other nodes with the same output"
 
 
 def _totals(totals: Mapping[str, int]) -> str:

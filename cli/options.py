@@ -166,8 +166,8 @@ def node_options(command: Command) -> Command:
                  "may exceed it."),
         _setting("threads", "N", "Threads of the engine (default: one per core)."),
         _setting("device", "NAME", "Device to compute on: cpu, or a graphics card that `shoal "
-                 "doctor` shows, such as cuda:0 (default: the card with the most memory, else the "
-                 "CPU)."),
+                 "doctor` shows, such as cuda:0; may be repeated (default: all cards, else the "
+                 "CPU).", multiple=True),
         _setting("dtype", "[auto|float32|bfloat16]",
                  "Precision of the served layers (default: auto)."),
         _setting("state", "[auto|all|needed]", "Store all shared state, or only what this node "

@@ -43,10 +43,13 @@ class ProgressDisplay(ABC):
 
 
 class Bar(ProgressDisplay):
-    """Progress bar that counts bytes. It shows nothing if standard error is not a terminal."""
+    """Progress bar that counts the bytes of one step after another. It shows nothing if standard
+    error is not a terminal."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
+    def __init__(self, *labels: str) -> None:
+        """`labels` are those of the steps. Further steps have the last one."""
+        self._label, *self._next = labels
+        self._done = 0
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -61,9 +64,14 @@ class Bar(ProgressDisplay):
             self._progress.stop()
 
     def show(self, done: int, total: int) -> None:
-        """Set the progress to `done` of `total` bytes."""
+        """Set the progress to `done` of `total` bytes. Fewer bytes than before are those of the
+        next step."""
         if self._progress is not None and self._task is not None:
+            if done < self._done:
+                self._label = self._next.pop(0) if self._next else self._label
+                self._progress.reset(self._task, description=self._label)
             self._progress.update(self._task, completed=done, total=total)
+        self._done = done
 
 
 def _bar_on_terminal() -> "Progress":

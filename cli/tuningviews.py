@@ -137,11 +137,17 @@ def data_words(data: "DataView") -> list[str]:
             f"learned whole: {render.count(data.whole_chats, 'conversation')}, as the template "
             "does not show what the assistant says"
         )
-    if data.bad:
-        found.append(f"skipped: {render.count(data.bad, 'broken line')}")
-        found += [f"line {bad.line}: {render.safe(bad.why, 200)}" for bad in data.named]
-        if data.bad > len(data.named):
-            found.append(f"and {data.bad - len(data.named)} more")
+    return [*found, *broken_words(data)]
+
+
+def broken_words(data: "DataView") -> list[str]:
+    """Return sentences about the broken lines of the data."""
+    if not data.bad:
+        return []
+    found = [f"skipped: {render.count(data.bad, 'broken line')}"]
+    found += [f"line {bad.line}: {render.safe(bad.why, 200)}" for bad in data.named]
+    if data.bad > len(data.named):
+        found.append(f"and {data.bad - len(data.named)} more")
     return found
 
 

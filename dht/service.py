@@ -61,8 +61,7 @@ class Dht:
         client = DhtClient(host, endpoint, self.presence, settings)
         self.table, self.links, self.asking = client.table, client.links, client.asking
         """The routing table; the brief links; what sends requests over them."""
-        own = node_key(self.peer)
-        self.store = RecordStore(own, host.entropy, limit=settings.store_bytes)
+        self.store = RecordStore(node_key(self.peer), host.entropy, limit=settings.store_bytes)
         """The records that this node stores for others."""
         self._searching = Searching(client)
         self._joining = Joining(

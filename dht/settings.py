@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..transport.rates import DialLimiter
 from . import defaults
-from .lookup.diallimiter import DialLimiter
 from .lookup.query import LookupSettings
 
 

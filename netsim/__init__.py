@@ -1,6 +1,6 @@
 """An internet in one process, on which the unmodified daemon runs in virtual time.
 
-The simulator does not import the product that it simulates, except in `daemons/`. Public: `World`,
-`Host`, `Faults`, and the pytest fixture `world` (`plugin.py`). Guide: docs/netsim.md and
+Imports nothing of the product that it simulates, except in `daemons/`. Public: `World`, `Host`,
+`Faults`, and the pytest fixture `world` (`plugin.py`). Guide: docs/netsim.md and
 docs/spec/scenario.md.
 """

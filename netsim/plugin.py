@@ -64,7 +64,10 @@ def seeds_of(marker: pytest.Mark | None, given: int | None) -> list[int]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes `world` once for each of its seeds."""
+    """Run a test that takes `world` once for each of its seeds.
+
+    Raises UsageError if the seeds of its marker are malformed.
+    """
     marker = metafunc.definition.get_closest_marker("seeds")
     if "world" in metafunc.fixturenames and _is_ours(metafunc.config, metafunc.definition):
         given = metafunc.config.getoption("--sim-seed")

@@ -2,6 +2,7 @@
 
 DISK_LEAST = 256 * 2**20  # bytes: the smallest disk limit that an owner can set for the library
 LISTEN_ADDRESS = "0.0.0.0"
+MOST_DEVICES = 16  # devices on which one node computes; at most DEVICES of state/defaults.py
 
 # The control socket (docs/spec/control.md).
 CONTROL_REQUEST_LIMIT = 1 << 20  # bytes of one request line
@@ -90,7 +91,6 @@ RATE_SPAN = 1.0  # seconds between the two samples behind the rates of `shoal st
 MEASURING = 25.0  # longest time in seconds that `shoal doctor` waits for a measurement
 ALONE = 5.0  # seconds after its start until a node without links stops waiting for some
 
-NEEDED_LOOK = 1.0  # seconds between two checks of which state is needed
 STATE_MEMORY = 4 * 2**30  # bytes; a machine with less memory stores only the state it needs
 STATE_DISK = 4 * 2**30  # bytes; a machine with less free disk space does the same
 

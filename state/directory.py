@@ -33,6 +33,10 @@ class Directory(Protocol):
         """
         ...
 
+    async def own_changed(self) -> None:
+        """Wait until this node publishes something else about itself."""
+        ...
+
     async def changed(self, version: int) -> int:
         """Wait until the version is greater than `version`, and return it."""
         ...

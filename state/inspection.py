@@ -11,7 +11,7 @@ from ..transport.host.seam import Host
 from ..transport.identity import peer_id_of, public_key_of
 from . import defaults
 from .errors import BadUpdate, StateError
-from .feeds.committer import Keeper, Lost
+from .feeds.committer import Committer, Lost
 from .feeds.entry import FORKED, Entry, FeedName, Head, client_of
 from .feeds.feed import Document
 from .feeds.kinds import KINDS, all_parts
@@ -68,7 +68,7 @@ class Inspection:
         host: Host,
         replica: Replica,
         replication: Replication,
-        keeper: Keeper,
+        committer: Committer,
         lost: Lost,
     ) -> None:
         """Create the inspection.
@@ -78,7 +78,7 @@ class Inspection:
         self._host = host
         self._replica = replica
         self._replication = replication
-        self._keeper = keeper
+        self._committer = committer
         self._lost = lost
 
     async def feeds(self) -> AsyncIterator[FeedView]:
@@ -137,7 +137,7 @@ class Inspection:
     async def _verified(self) -> Verified:
         found = Verified()
         lost = list[FeedName]()
-        async for batch in self._keeper.load(lost):
+        async for batch in self._committer.load(lost):
             for feed in batch:
                 found.feeds += 1
                 found.entries += len(feed.entries)
@@ -148,7 +148,7 @@ class Inspection:
         found.damaged += lost
         if found.damaged:
             authors = {name.author for name in found.damaged}
-            await self._keeper.drop(sorted(authors))
+            await self._committer.drop(sorted(authors))
             self._lost(found.damaged)
         return found
 

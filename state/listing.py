@@ -56,6 +56,7 @@ class Listing(Directory):
         self._shown: dict[PeerId, tuple[MemberRecord, MemberRecord]] = {}
         self._version = 0
         self._news = trio.Event()
+        self._own_news = trio.lowlevel.ParkingLot()
         self._say(self._said)
         membership.on_change.append(self._changed)
         state.views.on_change.append(self._heard)
@@ -94,6 +95,9 @@ class Listing(Directory):
     def where(self, peer: PeerId) -> list[Address]:
         """Return the addresses that a peer publishes and that may be dialled."""
         return self._membership.where(peer)
+
+    async def own_changed(self) -> None:
+        await self._own_news.park()
 
     async def changed(self, version: int) -> int:
         while self._version <= version:
@@ -149,6 +153,7 @@ class Listing(Directory):
             self._own = _with_facts_of(self._membership.own(), said)
             self._say(said)
             self._changed()
+            self._own_news.unpark_all()
 
     def _numbered(
         self, shards: tuple[ShardRecord, ...]

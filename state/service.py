@@ -17,7 +17,7 @@ from ..transport.identity import Identity, PeerId, peer_id_of, public_key_of
 from . import defaults
 from .errors import BadEntry, BadOrder, StateError, StoreRefused
 from .feeds.archive import MemoryArchive
-from .feeds.committer import DISK, Keeper, KeptArchive, Trouble
+from .feeds.committer import DISK, Committer, DiskArchive, Trouble
 from .feeds.digest import Plot
 from .feeds.entry import Entry, FeedName, read_stored
 from .feeds.feed import Feed
@@ -28,9 +28,9 @@ from .group.group import Group
 from .group.rule import Order
 from .group.upkeep import Upkeep
 from .inspection import Inspection
-from .replication.holding import plot_of
 from .replication.interest import Interest
 from .replication.replica import Replica
+from .replication.replicafeeds import plot_of
 from .replication.replication import Replication
 from .settings import StateSettings
 from .views.fields import read_fields
@@ -177,13 +177,15 @@ class State:
         self._identity = identity
         self._trouble = trouble
         self._hold = settings.hold
-        self.keeper = Keeper(host, settings.folder, trouble=trouble, lost=self._lost)
+        self.committer = Committer(host, settings.folder, trouble=trouble, lost=self._lost)
         """The disk on which the feeds are stored."""
         self.interest = Interest(settings.keeps)
-        archive = KeptArchive(identity.peer, self.keeper)
+        archive = DiskArchive(identity.peer, self.committer)
         self.replica = Replica(identity.peer, archive, interest=self.interest, pause=self._pause)
         self.replication = Replication(host, endpoint, self.replica)
-        self.inspection = Inspection(host, self.replica, self.replication, self.keeper, self._lost)
+        self.inspection = Inspection(
+            host, self.replica, self.replication, self.committer, self._lost
+        )
         self.views = Views()
         self.replica.watchers.append(self.views)
         self.own = OwnFeeds(host, identity, self.replication, trouble)
@@ -315,7 +317,7 @@ class State:
         return {name: await self.replica.own_feed(name) for name in names}
 
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
-        await self.keeper.run(task_status=task_status)
+        await self.committer.run(task_status=task_status)
 
     def _lost(self, names: Sequence[FeedName] | None) -> None:
         authors = None if names is None else {name.author for name in names}
@@ -331,9 +333,9 @@ class State:
 
         If the disk refuses to read, retry later.
         """
-        while isinstance(self.replica.archive, KeptArchive):
+        while isinstance(self.replica.archive, DiskArchive):
             try:
-                async for batch in self.keeper.load():
+                async for batch in self.committer.load():
                     for stored in batch:
                         author = stored.name.author
                         with self._endpoint.guard.around(author):

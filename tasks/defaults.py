@@ -115,6 +115,11 @@ STANDBY_AFTER = 2.0  # seconds after which an answer has standbys that get no co
 STANDBY_ANSWERS = 2  # … and answers of one gateway that have such standbys at once
 STANDBY_LOOK = 0.5  # seconds between two looks at what a standby lacks …
 STANDBY_AGAIN = 15.0  # … and for another standby, if there was none
+MOVE_RATIO = 0.9  # a running answer moves to a chain that takes at most this part of its time …
+MOVE_PAUSE = 1.0  # seconds that this must save, beside the time to rebuild what new stages lack
+MOVES = 3  # … of one answer
+MOVE_LOOK = 2.0  # seconds, at least, between two looks for a faster chain …
+MOVE_AGAIN = 15.0  # … and at most
 STANDBYS = 8  # standbys' sessions at one stage
 STANDBYS_OF_ONE = 4  # … of one gateway
 STANDBY_FREE = 0.25  # part of a shard's KV that stays free when a standby opens
@@ -164,6 +169,7 @@ USAGE_PACE = 600.0  # seconds between two writes of the sums
 USAGE_LOOK = 1.0  # seconds between two lookups of the author of a job
 USAGE_LOOKS = 60  # lookups of an unknown job before the gateway that named it is charged
 USAGE_UNKNOWN = 64  # jobs of one gateway that may wait for lookups; it pays for more at once
+USAGE_CLAIM = 5.0  # seconds until the peer that names a job pays, if its claim does not arrive
 USAGE_USERS = 256  # sums, one per user and model, before the smallest are merged
 
 # Text: docs/spec/text.md.

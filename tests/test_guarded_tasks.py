@@ -64,7 +64,10 @@ PARTS = {
         "close_one",
         "self._until_silent",
     },  # of a command or a job
-    "tasks/inference/conversation/conversing.py": {"self._standing.keep"},  # of a request
+    "tasks/inference/conversation/conversing.py": {
+        "self._advancing.watch",
+        "self._standing.keep",
+    },  # of a request
     "tasks/inference/conversation/standing.py": {"self._keep"},  # of a request
     "tasks/inference/conversation/watch.py": {"ask_all", "ask_one"},  # of a request
     "tasks/inference/choice.py": {"self._probe"},  # of the same
@@ -86,13 +89,13 @@ OWN = {
     "transport/guard.py": {"self._run", "self.repeat"},
     "transport/strategies/dialer.py": {
         "self.puncher.run", "self.reach.run", "self.relays.run", "self.mapper.run",
-        "self.neighbourhood.run", "self.foreign.run", "self.circuits.keep",
+        "self.neighbourhood.run", "self.foreign.run", "self.circuits.keep", "long.run",
     },
     "transport/lan/linking.py": {"self.lan.run"},
     "transport/dial/ports.py": {"self._endpoint.run", "self._run_udp"},
     "transport/nat/reach/service.py": {"self._watch_addresses", "self._volunteer.run"},
     "transport/udp/port.py": {"self._serve_added", "self._serve_timers", "self._serve"},
-    "state/membership/membership.py": {"self._probing.run"},
+    "state/membership/membership.py": {"self.probing.run"},
     "state/service.py": {
         "self._show", "self.own.write", "self.own.stay_true", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",
@@ -108,7 +111,7 @@ OWN = {
     "tasks/tuning/averaging/averager.py": {"self._drive"},
     "tasks/serving/serving.py": {
         "self._cancel_when_barred", "self._change", "self._until_spare",
-        "self._published.correct_costs",
+        "self._shards.correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._endings.free"},
@@ -117,18 +120,21 @@ OWN = {
     "tasks/tuning/trainer/encoding.py": {"some"},
     "tasks/tuning/trainer/together.py": {"self._run", "averager.run"},  # guards itself
     "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
-    "tasks/tuning/moving/runner.py": {"self._replicate"},  # of a task that is guarded
+    "tasks/tuning/moving/runner.py": {  # of a task that is guarded
+        "self._replicate",
+        "self._runner.share_place",
+    },
     "tasks/jobs/replication/confirming.py": {"ask"},
     "tasks/jobs/replication/replication.py": {"ask"},  # a part of a submission
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
-    "node/kept.py": {"self._generate"},  # guards itself
+    "node/resumable.py": {"self._generate"},  # guards itself
     "node/http/server.py": {"self._backend.kept.run", "client.pump"},
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
-        "compute.grouping.run", "base.credentials.run", "compute.keeping.run",
-        "self.holdings.announce_chunks", "bootstrap.run",
+        "compute.grouping.run", "base.credentials.run", "compute.interest.run",
+        "self.inventory.announce_chunks", "bootstrap.run",
         "self.content.quota.run", "self.compute.scrub.run", "self.serving.run",
         "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
@@ -140,7 +146,7 @@ OWN = {
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},
-    "node/daemon/jobs.py": {
+    "node/daemon/work/jobs.py": {
         "self._collect", "self._accounting.run", "self.worker.run", "self._withdraw",
     },
 }  # fmt: skip
@@ -156,7 +162,6 @@ LOOPS = {  # loops with such reads that another function begins, and that functi
     "node/daemon/telling/journal.py": {"keep_journal": "keep_journal"},
     "state/vouching.py": {"run": "vouching.run"},
     "tasks/serving/linkreports.py": {"run": "self._reports.run"},
-    "transport/dial/longpaths.py": {"run": "long.run"},
 }
 GUARDED_LOOPS = {  # loops that are a part of what a guard surrounds
     "tasks/inference/conversation/conversing.py": {"_exchange"},  # of a request
@@ -226,7 +231,7 @@ def test_the_rule_can_fail() -> None:
         "nursery.start_soon(partial(self._handle, peer))",
     ]
     for line in hidden:
-        for path in ("tasks/inference/stage.py", "transport/guard.py", "node/daemon/jobs.py"):
+        for path in ("tasks/inference/stage.py", "transport/guard.py", "node/daemon/work/jobs.py"):
             assert bypassing(path, ast.parse(line))
     awaited = ast.parse("async def f(nursery):\n    await nursery.start(self._answer)")
     assert bypassing("transport/link/link.py", awaited)

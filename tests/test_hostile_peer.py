@@ -544,7 +544,7 @@ async def test_many_requests_for_a_node_s_chunks_cost_one_check(
 async def test_a_gateway_that_does_not_wait_fills_no_memory(tmp_path: Path) -> None:
     """While the engine computes, submitted work waits in the daemon, where it was not counted."""
     async with swarm(tmp_path) as (first, _), trio.open_nursery() as nursery:
-        engine = first.engine
+        engine = first.base.engine
         assert isinstance(engine, Parrot)
         engine.mute = True
         foe = await endpoint(nursery, Identity.from_seed(b"w" * 32))

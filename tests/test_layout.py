@@ -538,6 +538,164 @@ def test_few_functions_have_many_parameters() -> None:
     assert isinstance(function, ast.FunctionDef) and parameters(function) == 4
 
 
+def packages() -> list[str]:
+    """Return all folders with an `__init__.py`, as paths from the root."""
+    inits = (init for name in FOLDERS.values() for init in (ROOT / name).rglob("__init__.py"))
+    return sorted(init.parent.relative_to(ROOT).as_posix() for init in inits)
+
+
+def said_after(word: str, package: str) -> str:
+    """Return what the docstring of a package says after a word, up to the end of the sentence."""
+    text = ast.get_docstring(parsed(ROOT / package / "__init__.py")) or ""
+    found = re.search(rf"\b{word}\b(.*?)\.(?:\s|\Z)", text, re.DOTALL)
+    return found[1] if found else ""
+
+
+def enclosing(package: str) -> list[str]:
+    """Return the folders in which a package lies, the innermost first."""
+    parts = package.split("/")
+    return ["/".join(parts[:size]) for size in range(len(parts) - 1, 0, -1)]
+
+
+def test_every_package_says_what_is_public_and_what_it_imports() -> None:
+    """`Public: …` names what other packages use, and `Imports …` the packages that it may use."""
+    for package in packages():
+        assert said_after("Public", package), f"{package}/__init__.py: what is public?"
+        assert said_after("Imports", package), f"{package}/__init__.py: what may it import?"
+
+
+def test_what_a_package_calls_public_exists() -> None:
+    defined: dict[str, set[str]] = {}
+    for path, tree in sources():
+        names = {each.name for each in tree.body if isinstance(each, (ast.ClassDef, *FUNCTIONS))}
+        names |= {
+            target.id
+            for each in tree.body
+            if isinstance(each, (ast.Assign, ast.AnnAssign))
+            for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+            if isinstance(target, ast.Name)
+        }
+        folder = path.rsplit("/", 1)[0]
+        for package in (folder, *enclosing(folder)):
+            defined.setdefault(package, set()).update(names, {Path(path).stem})
+    absent = [
+        f"{package}/__init__.py: `{name}`"
+        for package in packages()
+        for name in re.findall(r"`(\w+)", said_after("Public", package))
+        if name not in defined[package]
+        if not (ROOT / package / name).exists()
+    ]
+    assert not absent, absent
+
+
+def imports_unsaid(path: str, tree: ast.Module, said: str) -> list[str]:
+    """Return imports of packages that the docstring of the importing one does not name.
+
+    A package may also import its own sub-packages, the modules at the top of the folders in which
+    it lies, and the packages below its top-level package (MAY_IMPORT).
+    """
+    here = path.rsplit("/", 1)[0]
+    top, above = here.split("/")[0], enclosing(here)
+    named = {
+        folder
+        for name in re.findall(r"`([\w/]+)/`", said)
+        for folder in (name, *(f"{each}/{name}" for each in above))
+        if not f"{here}/".startswith(f"{folder}/")
+    }
+    found = []
+    for line, module in imported(path, tree):
+        parts = module.split(".")
+        while parts and not (ROOT / "/".join(parts) / "__init__.py").exists():
+            parts.pop()
+        package = "/".join(parts)
+        if package.split("/")[0] != top or package in above or f"{package}/".startswith(f"{here}/"):
+            continue
+        if not any(f"{package}/".startswith(f"{each}/") for each in named):
+            found.append(
+                f"{path}:{line}: {here}/__init__.py does not say that it imports {package}/"
+            )
+    return found
+
+
+def test_packages_import_what_they_say() -> None:
+    broken = [
+        line
+        for path, tree in sources()
+        for line in imports_unsaid(path, tree, said_after("Imports", path.rsplit("/", 1)[0]))
+    ]
+    assert not broken, "\n" + "\n".join(broken)
+    tree = ast.parse("from ..content.library import Library")
+    assert imports_unsaid("dht/kv/index.py", tree, "`records/`")
+    assert imports_unsaid("dht/kv/index.py", tree, "nothing else of `dht/`")
+    assert not imports_unsaid("dht/kv/index.py", tree, "`records/` and `content/`")
+
+
+MOST_LINES_OF_A_CONSTRUCTOR = 40
+
+
+def test_constructors_are_short() -> None:
+    """One that is long makes many parts at once: group those that belong together into a class."""
+    long = [
+        f"{path}:{node.lineno}: {lines} lines"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, FUNCTIONS) and node.name in ("__init__", "__post_init__")
+        if (lines := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES_OF_A_CONSTRUCTOR
+    ]
+    assert not long, long
+
+
+def own_raises(function: ast.AST) -> Iterator[str]:
+    """Yield the name of each class that a function itself raises and does not catch."""
+    caught = {
+        dotted(each).split(".")[-1]
+        for node in ast.walk(function)
+        if isinstance(node, ast.ExceptHandler) and node.type is not None
+        for each in (node.type.elts if isinstance(node.type, ast.Tuple) else [node.type])
+    }
+    waiting = [*ast.iter_child_nodes(function)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            name = dotted(node.exc.func).split(".")[-1]
+            if name[:1].isupper() and name not in caught | {"AssertionError"}:
+                yield name
+        waiting += ast.iter_child_nodes(node)
+
+
+def public_functions(
+    tree: ast.Module | ast.ClassDef,
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions and methods whose names do not begin with an underscore."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_functions(node)
+        elif isinstance(node, FUNCTIONS) and not node.name.startswith("_"):
+            yield node
+
+
+def silent_raises(path: str, tree: ast.Module) -> list[str]:
+    """Return public functions with a docstring that does not tell which errors they raise."""
+    if path.startswith("cli/commands/"):  # these docstrings are the help that a user reads
+        return []
+    return [
+        f"{path}:{node.lineno}: `{node.name}` raises {raised}: its docstring tells when"
+        for node in public_functions(tree)
+        if (text := ast.get_docstring(node)) and "raise" not in text.lower()
+        if (raised := sorted(set(own_raises(node))))
+    ]
+
+
+def test_public_functions_tell_which_errors_they_raise() -> None:
+    silent = [line for path, tree in sources() for line in silent_raises(path, tree)]
+    assert not silent, "\n" + "\n".join(silent)
+    code = 'def f():\n    """Do it.{}"""\n    raise ValueError("x")'
+    assert silent_raises("", ast.parse(code.format("")))
+    assert not silent_raises("", ast.parse(code.format(" Raises ValueError always.")))
+
+
 def test_every_package_is_shipped() -> None:
     """A package missing from the list can be imported here, but is absent from the wheel."""
     found = {"shoal"}

@@ -15,7 +15,7 @@ from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing
 from shoal.tasks.serving import asked, turn
 from shoal.tasks.serving.asked import AskedShards
-from shoal.tasks.serving.interface import ServingDevice, ServingSettings
+from shoal.tasks.serving.interface import DeviceShare, ServingDevices, ServingSettings
 from shoal.tasks.serving.slots import Slots
 from shoal.transport.host.real import RealHost
 from tests.test_swarm_text import Checkpoint, Client, Node
@@ -34,7 +34,8 @@ class Turns(Node):
         self.stage = Stage(host, courier, self.engine)
         sources = self.serving.all[0]._sources
         self.gateway = Gateway(host, courier, self.directory, self.models)
-        settings, device = ServingSettings(MEMORY), ServingDevice(self.stage, self.engine)
+        settings = ServingSettings(MEMORY)
+        device = ServingDevices(self.stage, [DeviceShare(self.engine, 0)])
 
         def backing() -> Backing:
             return Backing(named=self.library.roots())

@@ -65,7 +65,6 @@ PLACES = [
 WALK = "dht.publishing.publishing Publishing._walk"  # only a node that has contacts walks
 LOOPS = [  # of the node's own, which read what many peers say
     "transport.strategies.dialer Dialer._improve_relayed",
-    "transport.dial.longpaths LongPaths._busy",
     "transport.nat.reach.service Reach._watch_links",
     "dht.kademlia.brieflinks BriefLinks.sweep",
     "dht.lookup.joining Joining._probe_queued",

@@ -40,7 +40,7 @@ from shoal.tasks.inference.models import Models
 from shoal.tasks.inference.sources import ModelSources
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing
-from shoal.tasks.serving.interface import ServingDevice, ServingSettings
+from shoal.tasks.serving.interface import DeviceShare, ServingDevices, ServingSettings
 from shoal.tasks.serving.slots import Slots
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
@@ -130,7 +130,7 @@ class Node:
         self.gateway = Gateway(host, courier, self.directory, self.models)
         self.serving = Slots(
             host,
-            ServingDevice(self.stage, self.engine),
+            ServingDevices(self.stage, [DeviceShare(self.engine, 0)] if self.engine else []),
             sources,
             ServingSettings(memory=2**28, model="small", layers=self.layers, dtype="float32"),
             backing=Backing,

@@ -115,7 +115,7 @@ LONG_S: Final = 0.1
 LONG_LOOK_S: Final = 1.0
 LONG_RATE: Final = 1e6
 """If a link over a long TCP path carries at least this many bytes per second, measured over
-`LONG_LOOK_S` seconds, it also gets a UDP path."""
+`LONG_LOOK_S` seconds or longer, it also gets a UDP path."""
 LONG_AGAIN_S: Final = 300.0
 """Time between two attempts to add a UDP path to a link with a long TCP path, in seconds."""
 STANDBY_S: Final = 10.0

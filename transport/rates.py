@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
+import trio
+
 from . import defaults
 from .networks import ContainingNetwork, networks, targets
 
@@ -61,6 +63,13 @@ class Bucket:
         """Take `count` tokens even if there are fewer. The level then becomes negative."""
         self._level = self.level(now) - count
 
+    async def pay(self, count: float) -> None:
+        """Spend `count` tokens, and wait until none are owed."""
+        now = trio.current_time()
+        self.spend(now, count)
+        if (due := self.when(now, 0)) > now:
+            await trio.sleep_until(due)
+
     def when(self, now: float, count: float) -> float:
         """Return the time at which there will be `count` tokens, if none is taken until then."""
         return now + max(0.0, count - self.level(now)) / self._rate.per_s
@@ -107,6 +116,39 @@ class Rates:
     def __len__(self) -> int:
         """Return the number of keys that have a bucket."""
         return len(self._buckets)
+
+
+class DialLimiter:
+    """Rate limiter of dials for background work, because a dial costs more than its request.
+
+    It allows one dial each `pause` seconds, the first after the first pause. Each pause is 1.5
+    times as long as the previous one, but at most `most` seconds, because a node has the most
+    background work soon after its start. Requests of a user or an application do not use it.
+    """
+
+    def __init__(self, pause: float, now: float, most: float = 0.0) -> None:
+        self.pause = pause
+        self._most = max(pause, most)
+        self.at = now + pause
+        """Time at which the next dial is allowed."""
+
+    def take(self, now: float) -> bool:
+        """Return whether a dial may begin now. If so, the next pause starts."""
+        if now < self.at:
+            return False
+        self.pause = min(1.5 * self.pause, self._most)
+        self.at = now + self.pause
+        return True
+
+    def within(self, seconds: float, dials: int, now: float) -> "DialLimiter":
+        """Return a rate limiter that allows `dials` dials within `seconds`.
+
+        This is the same object if it is fast enough. Otherwise, it is a faster one, because a
+        thousand records, for example, must not expire while they are being announced.
+        """
+        if dials * self.pause <= seconds:
+            return self
+        return DialLimiter(seconds / dials, now)
 
 
 class SourceRates:
@@ -190,7 +232,7 @@ def bound_of(each: float, share: int, most: float) -> float:
     return max(each, min(each * share, most * defaults.LARGEST_SHARE))
 
 
-class Holder(Protocol):
+class MemoryUser(Protocol):
     """Connection that holds bytes in memory. This is the part of its interface that `MemoryBudget`
     uses."""
 
@@ -208,22 +250,22 @@ class MemoryBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_holder: dict[Holder, int] = {}
+        self._by_user: dict[MemoryUser, int] = {}
         self._used = 0
 
-    def set(self, holder: Holder, held: int) -> None:
+    def set(self, user: MemoryUser, held: int) -> None:
         """Record the number of bytes that a connection holds now. If the total then exceeds the
         limit, close the connection that holds most."""
-        self._used += held - self._by_holder.get(holder, 0)
-        self._by_holder[holder] = held
+        self._used += held - self._by_user.get(user, 0)
+        self._by_user[user] = held
         if self._used > self._limit:
-            most = max(self._by_holder, key=self._by_holder.__getitem__)
+            most = max(self._by_user, key=self._by_user.__getitem__)
             self.drop(most)
             most.close("overloaded")
 
-    def drop(self, holder: Holder) -> None:
+    def drop(self, user: MemoryUser) -> None:
         """Remove a connection that has ended."""
-        self._used -= self._by_holder.pop(holder, 0)
+        self._used -= self._by_user.pop(user, 0)
 
 
 class _Account:

@@ -13,8 +13,8 @@ from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter
-from shoal.state.replication.holding import Watcher
 from shoal.state.replication.replica import Replica
+from shoal.state.replication.replicafeeds import Watcher
 from shoal.state.views.jobs import (
     Claim,
     Job,
@@ -26,7 +26,7 @@ from shoal.state.views.jobs import (
     job_id,
 )
 from shoal.state.views.views import Views
-from shoal.tasks.jobs.claimant import Claimant
+from shoal.tasks.jobs.claimant import Claimant, JobHandling
 from shoal.tasks.jobs.crew import WorkerRing, patience
 from shoal.transport.identity import PeerId, public_key_of
 
@@ -103,16 +103,11 @@ class Node(ReplicaNode, Watcher):
             for kind in own:
                 facts = at_once(self.replica.facts(public_key_of(peer), (kind, 0)))
                 self.views.restored(FeedName(peer, kind, 0), facts)
-        shares = WorkerRing()
+        self.shares = WorkerRing()
         for peer in sim.peers if sim.twin != "no shares" else ():
-            shares.add(peer)
+            self.shares.add(peer)
         self.claimant = CLAIMANTS.get(sim.twin, Claimant)(
-            self.peer,
-            self.jobs,
-            shares,
-            willing=lambda job: True,
-            silent=self.silent,
-            patience=self.patience,
+            self.peer, self.jobs, self, JobHandling(lambda job: True)
         )
         if isinstance(self.claimant, ByClock):
             self.claimant.void = self.void

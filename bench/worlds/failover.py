@@ -247,7 +247,7 @@ def used_relay(town: Town) -> TransportNode:
     for side, peer in ((one, other), (other, one)):
         link = side.endpoint.link(peer.peer)
         for path in link.paths if link is not None else ():
-            relay = getattr(path.secured._pipe, "relay", None)
+            relay = getattr(path.secured._byte_stream, "relay", None)
             found = [each for each in town.relays if each.peer == relay]
             if found:
                 return found[0]

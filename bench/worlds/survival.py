@@ -186,7 +186,7 @@ class Chain:
     def lag(self) -> int:
         """Return how many positions the standbys of the present chain lack at most, of those that
         get copies."""
-        runs = [run for run, _ in self.asker.node.compute.gateway._runs._runs.values()]
+        runs = [run for run, _ in self.asker.node.compute.gateway.runs.runs.values()]
         every = [(run, each) for run in runs for each in run.standbys.values() if each.fed]
         return max((run.computed - each.have for run, each in every), default=0)
 

@@ -1,6 +1,7 @@
 """`shoal finetune MODEL --data FILE`, and `list | show | follow | stop | resume | rm`."""
 
 import difflib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import click
 
 from .. import render
 from ..errors import NOT_RUNNING, CommandError, exit_code
+from ..jobfiles import time_of
 from ..options import (
     Commands,
     Misused,
@@ -132,6 +134,11 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
 @click.option("--movable/--stay", "moves", default=None,
               help="Let other nodes train it, which then have the encoded texts; it goes on when "
               "this node is off (default: in a private swarm).")  # fmt: skip
+@click.option("--priority", type=click.IntRange(0, 9), metavar="N",
+              help="With --movable: among your own jobs, a higher one comes first (default: "
+              "5).")  # fmt: skip
+@click.option("--deadline", metavar="TIME", help="With --movable: when you need it, as for `shoal "
+              "job submit`. Among your own jobs, the earliest comes first.")  # fmt: skip
 @click.option("--seal", is_flag=True, help="Only members of the private group can read what other "
               "nodes store of it.")  # fmt: skip
 @click.option("--full", is_flag=True, help="Train all weights of a small model on this node. The "
@@ -147,6 +154,8 @@ def start(
     modules: str | None,
     epochs: float | None,
     steps: int | None,
+    priority: int | None,
+    deadline: str | None,
     detach: bool,
     data: Path,
     as_json: bool,
@@ -165,6 +174,10 @@ def start(
         raise click.UsageError("give one of --epochs and --steps")
     if options["every"] is not None and options["together"] is None:
         raise click.UsageError("--every needs --together NAME")
+    if priority is not None:
+        options["priority"] = priority
+    if deadline is not None:
+        options["deadline"] = time_of(deadline, time.time())
     if options["full"]:
         _check_full({**options, "modules": modules})
     ask = BeginTuning(
@@ -176,13 +189,13 @@ def start(
         steps=steps,
         **options,
     )
-    found = _begun(data, ask)
+    found = begun(data, ask)
     if not as_json:
         _say_begun(found)
     if detach:
         click.echo(render.as_json(found) if as_json else _left(found.tuning, data))
         return
-    _follow(data, found.tuning, as_json=as_json)
+    watch_tuning(data, found.tuning, as_json=as_json)
 
 
 def _check_full(options: dict[str, Any]) -> None:
@@ -195,7 +208,8 @@ def _check_full(options: dict[str, Any]) -> None:
         raise click.UsageError(f"what --full trains stays on this node: leave out --{word}")
 
 
-def _begun(data: Path, ask: "BeginTuning") -> "ShownTuning":
+def begun(data: Path, ask: "BeginTuning") -> "ShownTuning":
+    """Begin a fine-tuning, and show how much of the data was read."""
     from ..client import request
     from ..progress import Bar
 
@@ -222,7 +236,7 @@ def _left(item: "TuningView", data: Path) -> str:
     )
 
 
-def _follow(data: Path, item: "TuningView", *, as_json: bool) -> None:
+def watch_tuning(data: Path, item: "TuningView", *, as_json: bool) -> None:
     """Show the progress of a fine-tuning until it ends. Ctrl-C leaves it running."""
     from ...node.control.messages.tuning import FollowTuning
     from ..client import request
@@ -247,7 +261,7 @@ def _follow(data: Path, item: "TuningView", *, as_json: bool) -> None:
     if as_json:
         click.echo(render.as_json(answer))
     else:
-        _say_ended(answer, data)
+        say_ended(answer, data)
     if answer.tuning.state == "failed":
         raise CommandError(
             answer.tuning.error or "failed", f"the fine-tuning failed: {answer.tuning.message}",
@@ -255,7 +269,8 @@ def _follow(data: Path, item: "TuningView", *, as_json: bool) -> None:
         )  # fmt: skip
 
 
-def _say_ended(answer: "ShownTuning", data: Path) -> None:
+def say_ended(answer: "ShownTuning", data: Path) -> None:
+    """Say how a fine-tuning has ended, and how its result is used."""
     from ..tuningviews import curve, losses, result_word
 
     item, flag = answer.tuning, data_flag(data)
@@ -339,7 +354,7 @@ def follow(tuning: str, data: Path, as_json: bool) -> None:
 
     Needs a running daemon.
     """
-    _follow(data, shown(data, tuning).tuning, as_json=as_json)
+    watch_tuning(data, shown(data, tuning).tuning, as_json=as_json)
 
 
 @finetune.command(epilog=example("shoal finetune stop poet"))
@@ -348,6 +363,11 @@ def follow(tuning: str, data: Path, as_json: bool) -> None:
 @json_option
 def stop(tuning: str, data: Path, as_json: bool) -> None:
     """Stop a fine-tuning and keep its checkpoint. Needs a running daemon."""
+    stop_tuning(data, tuning, as_json=as_json)
+
+
+def stop_tuning(data: Path, tuning: str, *, as_json: bool) -> None:
+    """Stop a fine-tuning, and say at which step."""
     from ...node.control.messages.tuning import StopTuning
     from ..client import request
 

@@ -15,10 +15,12 @@ from .run import read_prompt
 
 if TYPE_CHECKING:
     from ...node.control.messages import jobs as messages
+    from ...node.control.messages.tuning import ShownTuning
     from ..jobresults import Record
 
-KINDS = ("generate", "embed", "evaluate")
+KINDS = ("generate", "embed", "evaluate", jobfiles.TUNING)
 STATES = ("open", "claimed", "done", "failed")
+ENDED = ("stopped", "failed", "done")  # states of fine-tunings that wait for a command
 
 COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 
@@ -36,10 +38,10 @@ job_argument = click.argument("job_id", metavar="ID")
 def job() -> None:
     """Submit work that idle nodes of the swarm do later.
 
-    The kinds of work are prompts, texts for embeddings, and evaluations. A job continues while this
-    computer is off. Jobs and results are not secret unless they are sealed: every node of the swarm
-    stores and can read them. Other nodes compute one in fifty rows again, to find nodes that lie.
-    Interactive requests take precedence over jobs.
+    The kinds of work are prompts, texts for embeddings, evaluations, and fine-tunings. A job
+    continues while this computer is off. Jobs and results are not secret unless they are sealed:
+    every node of the swarm stores and can read them. Other nodes compute one in fifty rows again,
+    to find nodes that lie. Interactive requests take precedence over jobs.
     """
 
 
@@ -57,7 +59,8 @@ def job() -> None:
               help="A job with a row for each line, each a JSON object; `-` reads standard "
               "input.")  # fmt: skip
 @click.option("--kind", type=click.Choice(KINDS),
-              help="What to do with each row (default: generate).")  # fmt: skip
+              help="What to do with each row, or `finetune`: to learn them (default: "
+              "generate).")  # fmt: skip
 @click.option("--priority", type=click.IntRange(0, 9), metavar="N",
               help="Among your own jobs, a higher one comes first (default: 5).")  # fmt: skip
 @click.option("--deadline", metavar="TIME",
@@ -109,8 +112,8 @@ def submit(
     row, in the same order. JOB.toml describes a job in the same words as these options. The PROMPT
     `-` reads one prompt from standard input. When an id is printed, its job is stored on this
     node's disk, and on another node unless the command says otherwise. Every node of the swarm can
-    read the jobs, unless they are sealed; a node that computes a row sees it in any case. Needs a
-    running daemon.
+    read the jobs, unless they are sealed; a node that computes a row sees it in any case. A
+    fine-tuning is one that other nodes train (`shoal finetune --movable`). Needs a running daemon.
     """
     if output is not None and not follow:
         hint = "add --follow; or fetch the output later: `shoal job result ID -o FILE`"
@@ -126,6 +129,9 @@ def submit(
         order = jobfiles.JobOrder(
             name, prompt, file, kind or "generate", priority, deadline, output, seal, options
         )
+    if order.kind == jobfiles.TUNING:
+        _submit_tuning(data, order, follow=follow, as_json=as_json)
+        return
     sent = _send(data, order)
     job_id = sent.jobs[0]
     if not follow:
@@ -137,12 +143,12 @@ def submit(
 
 
 def _refuse_beside_job_file() -> None:
-    """Raise UsageError if an option is given that a job file has a key for."""
+    """Raise UsageError if an option is given that a job file has a key for. `name` is the file."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
-        if name in jobfiles.KEYS and name != "output" and source is COMMAND_LINE:
+        if name in jobfiles.KEYS and name not in ("name", "output") and source is COMMAND_LINE:
             word = parameter.opts[0] if name != "prompt" else "PROMPT"
             hint = f"write `{name} = …` into the file, or give all as options, without the file"
             raise Misplaced(f"a job file goes without {word}", hint)
@@ -168,11 +174,32 @@ def _send(data: Path, order: jobfiles.JobOrder) -> "messages.SubmittedJobs":
         broken = render.count(sent.broken_rows, "broken line")
         rows = render.count(sent.rows - sent.broken_rows, "other row")
         print(f"{broken}; the {rows} will be done", file=sys.stderr)
-    if sent.lack is not None:
-        lack = sent.lack
+    _say_lack(sent.lack)
+    return sent
+
+
+def _say_lack(lack: "messages.LackView | None") -> None:
+    """Say on standard error why no other node has a job."""
+    if lack is not None:
         print(f"{render.safe(lack.code)}: {render.safe(lack.message, 400)}", file=sys.stderr)
         print(f"hint: {render.safe(lack.hint, 400)}", file=sys.stderr)
-    return sent
+
+
+def _submit_tuning(data: Path, order: jobfiles.JobOrder, *, follow: bool, as_json: bool) -> None:
+    """Submit a fine-tuning as a job, and print its id."""
+    from ..tuningviews import broken_words
+    from .finetune import begun, watch_tuning
+
+    with jobfiles.tuning_of(order) as ask:
+        found = begun(data, ask)
+    for words in broken_words(found.data):
+        print(words, file=sys.stderr)
+    _say_lack(found.lack)
+    if follow:
+        print(found.tuning.id, file=sys.stderr)
+        watch_tuning(data, found.tuning, as_json=as_json)
+        return
+    click.echo(render.as_json(found) if as_json else found.tuning.id)
 
 
 def _finish(data: Path, job_id: str, output: Path | None, *, as_json: bool) -> None:
@@ -314,16 +341,23 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
 def _show_tuning(data: Path, text: str, *, as_json: bool) -> bool:
     """Show a fine-tuning with its loss curve. Return whether this node has it."""
     from ..tuningviews import shown as words
+
+    answer = _tuning(data, text)
+    if answer is not None:
+        click.echo(render.as_json(answer) if as_json else words(answer))
+    return answer is not None
+
+
+def _tuning(data: Path, text: str) -> "ShownTuning | None":
+    """Return a fine-tuning of this node by its id, or None if it has none."""
     from .finetune import shown
 
     try:
-        answer = shown(data, text)
+        return shown(data, text)
     except CommandError as error:
         if error.code != "unknown-tuning":
             raise
-        return False
-    click.echo(render.as_json(answer) if as_json else words(answer))
-    return True
+        return None
 
 
 @job.command(
@@ -379,7 +413,47 @@ def result(
             follow(data, job_id)
         _write(data, job_id, output, as_json=as_json)
         return
-    _print(_result(data, job_id, wait=wait), as_json=as_json)
+    try:
+        found = _result(data, job_id, wait=wait)
+    except CommandError as error:
+        if error.code != "unknown-job" or not _tuning_result(data, job_id, wait, as_json):
+            raise
+        return
+    _print(found, as_json=as_json)
+
+
+def _tuning_result(data: Path, text: str, wait: bool, as_json: bool) -> bool:
+    """Say how to use the result of a fine-tuning. Return whether this node has it.
+
+    Raises CommandError if there is no result.
+    """
+    from .finetune import say_ended
+
+    item = _tuning(data, text)
+    if item is None:
+        return False
+    if wait and item.tuning.state not in ENDED:
+        from .finetune import watch_tuning
+
+        watch_tuning(data, item.tuning, as_json=as_json)
+        return True
+    if item.tuning.state == "failed":
+        raise CommandError(
+            item.tuning.error or "failed", f"the fine-tuning failed: {item.tuning.message}",
+            hint=item.tuning.hint,
+        )  # fmt: skip
+    if item.tuning.state != "done":
+        raise CommandError(
+            "not-done",
+            f"the fine-tuning {item.tuning.id} is {item.tuning.state}: {item.tuning.step} of "
+            f"{item.tuning.steps} steps",
+            hint=f"`shoal job result {item.tuning.id} --wait`",
+        )
+    if as_json:
+        click.echo(render.as_json(item))
+    else:
+        say_ended(item, data)
+    return True
 
 
 def _print(found: "messages.JobResult", *, as_json: bool) -> None:
@@ -404,17 +478,26 @@ def _print(found: "messages.JobResult", *, as_json: bool) -> None:
 def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
     """Cancel a job of this node and delete its result.
 
-    Any node that is computing the job stops working on it.
+    Any node that is computing the job stops working on it. A fine-tuning is stopped, and keeps its
+    last checkpoint (`shoal finetune resume`, `shoal finetune rm`).
 
     Needs a running daemon.
     """
     from ...node.control.messages.jobs import CancelJobs, CancelledJob
     from ..client import request
+    from .finetune import stop_tuning
 
     if (job_id is not None) == every:
         raise click.UsageError("give either an ID or --all")
     ask = CancelJobs(job=None if job_id is None else job_id.lower(), all=every)
-    answer = request(data, ask, wait=True)
+    try:
+        answer = request(data, ask, wait=True)
+    except CommandError as error:
+        tuning = None if job_id is None or error.code != "unknown-job" else _tuning(data, job_id)
+        if tuning is None:
+            raise
+        stop_tuning(data, tuning.tuning.id, as_json=as_json)
+        return
     if as_json:
         click.echo(render.as_json(answer))
     elif isinstance(answer, CancelledJob):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..progress import Bar
 
 HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
-FAMILY_HEADS = ("FAMILY", "ARCHITECTURE", "DEVICE", "PRECISIONS")
+FAMILY_HEADS = ("FAMILY", "ARCHITECTURE", "ON A CPU", "ON CUDA")
 PULLED = 16  # digits of a root in a suggested command: too many to find another root by trial
 SHOWN = 8  # most vouchers, and most other models of the same name, that are printed
 
@@ -58,7 +58,7 @@ def add(source: str, name: str | None, data: Path, as_json: bool) -> None:
 
         check_new_name(name)
     ask = asked(source, name)
-    with Bar("downloading" if ask.origin == "hub" else "reading") as bar:
+    with Bar("downloading" if ask.origin == "hub" else "reading", "storing") as bar:
         answer = _add(data, ask, bar)
     click.echo(render.as_json(answer) if as_json else report_added(answer, data))
 
@@ -117,8 +117,17 @@ def _list_supported(as_json: bool) -> None:
         rows = [asdict(each) | {"precisions": list(each.precisions)} for each in found]
         click.echo(render.as_json({"supported": rows}))
         return
-    cells = [[each.family, each.architecture, each.device, *each.precisions] for each in found]
-    click.echo(render.table(FAMILY_HEADS, [[*row[:3], ", ".join(row[3:])] for row in cells]))
+    cells: dict[str, list[str]] = {}
+    for each in found:
+        row = cells.setdefault(each.architecture, [each.family, each.architecture])
+        row.append(", ".join(each.precisions) or "not tested")
+    click.echo(render.table(FAMILY_HEADS, list(cells.values())))
+    click.echo(
+        "the tests compare these with transformers: on CUDA where they find a graphics card,"
+    )
+    click.echo(
+        "else in Triton's interpreter; torch computes the families that are not tested there"
+    )
     click.echo("a model's family is the word in `architectures` of its config.json")
 
 

@@ -166,7 +166,11 @@ def serving_line(serving: "messages.ServingView") -> str:
         shard = serving.shard
         room = serving.room_tokens
         now = "" if room is None else f", {room:,} now"
-        return f"{shard_line(shard)}, room for {render.tokens(shard.kv_tokens_free)}{now}"
+        further = "".join(
+            f", {render.safe(each.layers, 16)} on another device" for each in serving.further
+        )
+        most = min(each.kv_tokens_free for each in (shard, *serving.further))
+        return f"{shard_line(shard)}{further}, room for {render.tokens(most)}{now}"
     line = render.sentence(serving.state)
     if serving.phase == "fetching" and serving.total_bytes:
         line += f" ({100 * serving.done_bytes // serving.total_bytes} %)"

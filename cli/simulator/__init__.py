@@ -1,4 +1,4 @@
 """Output of `shoal sim`: progress on a terminal, and results as text.
 
-Public: `Terminal` (`display.py`) and the functions of `words.py`. Imports `netsim/`.
+Public: `TerminalDisplay` (`display.py`) and the functions of `words.py`. Imports `netsim/`.
 """

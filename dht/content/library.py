@@ -8,7 +8,7 @@ always has a manifest.
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ _CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class StoredParts:
     """Parts of a model that are on this disk.
 
     `chunks` and `size` (bytes) count what is stored, `chunks_total` and `size_total` the whole
@@ -71,6 +71,8 @@ class Library:
         self._check_config = check_config
         self._names: dict[str, str] = {}
         self._roots: set[str] = set()
+        self.on_change: list[Callable[[], object]] = []
+        """Called after each change of `roots`, with the models whose manifest is on this disk."""
         self._manifests: dict[str, Manifest] = {}
         self._contents: dict[str, Content] = {}  # root -> content, for cached manifests
         self.usage = RootUses(host, folder / "usage.json")
@@ -174,7 +176,7 @@ class Library:
         if names != self._names:
             await self._save_names(names)
         await self.blobs.forget(root)
-        self._roots.discard(root)
+        self._drop(root)
         self._manifests.pop(root, None)
         self._contents.pop(root, None)
         await self._host.offload(self._host.files.remove, self.folder / "manifests" / root)
@@ -291,8 +293,19 @@ class Library:
     async def _save(self, manifest: Manifest) -> None:
         """Write a manifest to disk and cache it."""
         await self._host.offload(self._write_manifest, manifest)
-        self._roots.add(manifest.root)
         self._manifests[manifest.root] = manifest
+        if manifest.root not in self._roots:
+            self._roots.add(manifest.root)
+            self._changed()
+
+    def _drop(self, root: str) -> None:
+        if root in self._roots:
+            self._roots.remove(root)
+            self._changed()
+
+    def _changed(self) -> None:
+        for callback in self.on_change:
+            callback()
 
     def _write_manifest(self, manifest: Manifest) -> None:
         """Write a manifest unless the file already has exactly these bytes. Blocking."""
@@ -316,7 +329,7 @@ class Library:
                 self._manifests[root] = await self._host.offload(self._read_manifest, root)
             except ModelError as error:
                 if error.code == "manifest-corrupt":
-                    self._roots.discard(root)
+                    self._drop(root)
                 raise
         return self._manifests[root]
 
@@ -371,7 +384,7 @@ class Library:
         chunks = found.chunks
         return await self._host.offload(lambda: b"".join(map(self.store.get, chunks)))
 
-    async def holdings(self, root: str) -> Holdings:
+    async def stored_parts(self, root: str) -> StoredParts:
         """Return which parts of a model are on this disk.
 
         Raises ModelError if the model's manifest is not on this disk.
@@ -379,7 +392,7 @@ class Library:
         manifest = await self.manifest(root)
         return await self._host.offload(self._holdings, manifest)
 
-    def _holdings(self, manifest: Manifest) -> Holdings:
+    def _holdings(self, manifest: Manifest) -> StoredParts:
         """Count the stored parts of a model. Blocking."""
         missing = set(self.store.missing(manifest.chunks))
 
@@ -387,7 +400,7 @@ class Library:
             return not any(missing.intersection(tensor.chunks) for tensor in tensors)
 
         layers = range(manifest.layers)
-        return Holdings(
+        return StoredParts(
             root=manifest.root,
             chunks=len(manifest.chunks) - len(missing),
             chunks_total=len(manifest.chunks),

@@ -283,6 +283,8 @@ class Manifest:
         """All chunks with their sizes in bytes, in order and without duplicates.
 
         The chunks of the files come first, sorted by file name, and then those of the tensors.
+
+        Raises ModelError `bad-manifest` if one chunk has two sizes.
         """
         found: dict[str, int] = {}
         files: list[Tensor | Blob] = [self.files[name] for name in sorted(self.files)]

@@ -6,7 +6,7 @@ may have no other replica in the swarm is evicted only if nothing else frees eno
 claim to have a replica counts only after the peer has proven it.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,8 +26,21 @@ from ..defaults import (
 from ..errors import ModelError, QuotaFull
 from .library import Library
 
-Claims = Callable[[str], Awaitable[Collection[PeerId]]]
-"""Returns the peers that claim to have the content of a root."""
+
+class QuotaInventory(Protocol):
+    """What the quota asks the node about its content."""
+
+    async def claims(self, root: str) -> Collection[PeerId]:
+        """Return the other peers that claim to have a root."""
+        ...
+
+    def in_use(self) -> Container[str]:
+        """Return the roots that must not be evicted now."""
+        ...
+
+    def evicted(self, root: str) -> None:
+        """Called for each root that is evicted."""
+        ...
 
 
 class QuotaProving(Protocol):
@@ -98,9 +111,7 @@ def allowance_of(free: int, used: int, least: int) -> LibraryLimit:
 class Quota:
     """Quota of `library`: evicts content, so that the library stays within its `allowance`.
 
-    `claims` returns the peers that claim to have a content, and `proof` challenges them. `in_use`
-    returns the roots that must not be evicted now. `withdraw(root)` is called for each root that is
-    evicted.
+    `inventory` tells what may be evicted, and `proof` challenges the peers that claim a replica.
     """
 
     def __init__(
@@ -108,18 +119,13 @@ class Quota:
         host: Host,
         library: Library,
         allowance: LibraryLimit,
-        *,
-        claims: Claims,
+        inventory: QuotaInventory,
         proof: QuotaProving,
-        in_use: Callable[[], Container[str]],
-        withdraw: Callable[[str], None],
     ) -> None:
         self._host = host
         self._library = library
-        self._claims = claims
         self._proof = proof
-        self._in_use = in_use
-        self._withdraw = withdraw
+        self._inventory = inventory
         self._deciding = trio.Lock()
         self.allow(allowance)
 
@@ -207,7 +213,7 @@ class Quota:
 
     def _passing(self) -> list[str]:
         """Return the models that are stored only to build prompts and may be evicted."""
-        library, in_use = self._library, self._in_use()
+        library, in_use = self._library, self._inventory.in_use()
         return [
             root
             for root in sorted(library.usage.passing)
@@ -246,7 +252,7 @@ class Quota:
 
     async def _candidates(self) -> list[StoredRoot]:
         """Return the roots that may be evicted now, without knowledge of their replicas."""
-        library, in_use = self._library, self._in_use()
+        library, in_use = self._library, self._inventory.in_use()
         found = []
         # A default limit evicts nothing that the owner requested by name. Such content may
         # exceed the limit, and the next small file would then evict it.
@@ -270,7 +276,7 @@ class Quota:
             for item in sorted(found.values(), key=_rank):
                 if lacking <= 0:
                     break
-                if claimed := await self._claims(item.root):
+                if claimed := await self._inventory.claims(item.root):
                     replicas = await self._proof.networks(item.root, claimed)
                     found[item.root] = replace(item, replicas=replicas)
                     lacking -= item.size if replicas >= PROOF_NETWORKS else 0
@@ -289,11 +295,11 @@ class Quota:
         Raises ModelError `in-use` if the root is being served or fetched.
         """
         async with self._deciding:
-            if root in self._in_use():
+            if root in self._inventory.in_use():
                 raise ModelError("in-use", f"{root[:16]} is being served or fetched")
             await self._evict(root)
 
     async def _evict(self, root: str) -> None:
         """Withdraw a root's announcement, and remove the root from the library."""
-        self._withdraw(root)
+        self._inventory.evicted(root)
         await self._library.remove(root)

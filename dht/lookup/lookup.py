@@ -20,13 +20,13 @@ from math import inf
 from typing import Final
 
 from ...transport.identity import PeerId
+from ...transport.rates import DialLimiter
 from .. import defaults
 from ..kademlia.messages import Find, FindReply
 from ..kademlia.table import random_rank
 from ..records.contact import Contact, merged
 from ..records.key import SPACE, Key, key_at, point
 from .candidate import LookupCandidate, LookupPath, LookupStep
-from .diallimiter import DialLimiter
 from .foundrecords import FoundRecord, FoundRecords
 from .query import LookupGoal, LookupSettings, Querier, Query
 

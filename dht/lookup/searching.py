@@ -8,6 +8,7 @@ from functools import partial
 import trio
 
 from ...transport.peertasks import PeerTasks
+from ...transport.rates import DialLimiter
 from .. import defaults
 from ..errors import BadRecord
 from ..kademlia.asking import NoAnswer
@@ -16,7 +17,6 @@ from ..records.key import Key
 from ..records.record import open_record
 from .cells import cell_radius
 from .client import DhtClient
-from .diallimiter import DialLimiter
 from .lookup import Lookup
 from .query import LookupGoal, Query
 

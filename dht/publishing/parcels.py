@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ...transport.identity import PeerId
+from ...transport.rates import DialLimiter
 from .. import defaults
 from ..kademlia.messages import Aged, StoreRequest
-from ..lookup.diallimiter import DialLimiter
 from ..lookup.query import Querier
 from ..records.contact import Contact
 from ..records.key import Key

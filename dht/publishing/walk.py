@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ...transport.identity import PeerId
+from ...transport.rates import DialLimiter
 from .. import defaults
 from ..kademlia.messages import Aged, FindReply, StoreRequest, batches
 from ..kademlia.table import random_rank
 from ..lookup.cells import block_of, cell_radius, cells
-from ..lookup.diallimiter import DialLimiter
 from ..lookup.lookup import Lookup
 from ..lookup.query import LookupGoal, LookupSettings, Querier, Query
 from ..records.contact import Contact

@@ -1,5 +1,5 @@
 """Unmodified shoal daemons on simulated hosts, with a simulated disk, engine and text child.
 
-This is the only part of `netsim/` that imports the other packages of shoal. Public: `Daemon`,
-`DaemonHandle` (`daemon.py`), `SimulatedHost` (`host.py`).
+Imports `disk/` and `sockets/`, and as the only part of `netsim/` the other packages of shoal.
+Public: `Daemon`, `DaemonHandle` (`daemon.py`), `SimulatedHost` (`host.py`).
 """

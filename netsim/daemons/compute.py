@@ -83,7 +83,7 @@ class NumberCompute:
         self.dtype: DType = shard.dtype
         layers = range(shard.parts.start, shard.parts.stop)
         self._layers = [_constants(shard.root, layer) for layer in layers]
-        self._embedding = _constants(shard.root, -1)
+        self.embedding = _constants(shard.root, -1)
         self._blocks: dict[int, list[array[int]]] = {}  # by number
         self._token_bytes = kv_token_bytes(arch, shard.parts.start, shard.parts.stop, shard.dtype)
         self._step = DTYPE_BYTES[shard.dtype]
@@ -294,7 +294,7 @@ class NumberCompute:
 
     def _embedded(self, token: int) -> int:
         """Return the number of a token, as it enters the first layer."""
-        key, factor, _, share = self._embedding
+        key, factor, _, share = self.embedding
         return ((token ^ key) * factor + share) % _PRIME
 
     def _hidden(self, number: int) -> bytes:

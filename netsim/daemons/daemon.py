@@ -50,9 +50,13 @@ class DaemonHandle:
 
     @property
     def engine(self) -> SimulatedEngine:
-        """The daemon's simulated engine. The daemon must have one."""
-        assert isinstance(self.node.engine, SimulatedEngine)
-        return self.node.engine
+        """The simulated engine of the daemon's first device. The daemon must have one."""
+        return self.engines[0]
+
+    @property
+    def engines(self) -> list[SimulatedEngine]:
+        """The simulated engines of the daemon's devices."""
+        return [each for each in self.node.engines if isinstance(each, SimulatedEngine)]
 
     async def ask(self, op: str, **more: object) -> Reply:
         """Send one request to the control socket, as a command does, and return the reply.

@@ -32,7 +32,10 @@ class NumberTuner:
         tensor_sizes(terms, self._arch, self._parts)
 
     def adapter(self, terms: AdapterTerms, data: memoryview) -> tuple[AdapterTerms, bytes]:
-        """Return the terms, and a hash of the tensors."""
+        """Return the terms, and a hash of the tensors.
+
+        Raises EngineError `bad-adapter` if their size is wrong.
+        """
         if len(data) != 4 * sum(tensor_sizes(terms, self._arch, self._parts)):
             raise EngineError("bad-adapter", f"{len(data)} bytes are not the adapter's tensors")
         return terms, hashlib.blake2b(data).digest()

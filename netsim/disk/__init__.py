@@ -2,4 +2,6 @@
 would lose.
 
 Public: `Disk`, `File`, `Mount`.
+
+Imports only the modules at the top of the folders that contain it.
 """

@@ -2,4 +2,6 @@
 
 Public: `draw` and `build` (`mix.py`), `churn` (`churn.py`), `link` (`profiles.py`), `matrix`
 (`latency.py`).
+
+Imports `network/`.
 """

@@ -3,4 +3,6 @@
 This package works outside simulated time. The commands parse options, call it, and print its typed
 results. Public: `run` (`run.py`), `sweep` (`sweep.py`), `replay` and `difference` (`replay.py`),
 `export` (`export.py`), `RunFolder` (`folder.py`). Errors are those of `netsim/errors.py`.
+
+Imports `determinism/`, `netns/`, `network/`, `report/`, `scenario/` and `trace/`.
 """

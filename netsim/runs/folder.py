@@ -119,7 +119,10 @@ class RunFolder:
         return ""
 
     def make(self, scenario: Scenario) -> None:
-        """Create the folder `place` with the scenario and the files that the scenario names."""
+        """Create the folder `place` with the scenario and the files that the scenario names.
+
+        Raises RunFailed if the disk refuses it.
+        """
         try:
             self.place.mkdir(parents=True, exist_ok=True)
             for name in PRODUCTS:
@@ -135,6 +138,8 @@ class RunFolder:
 
         If an earlier run had the same inputs but got further, this run is discarded instead. If it
         had other packets, both are stored, this one in a new folder.
+
+        Raises RunFailed if the disk refuses it.
         """
         if self.place == self.path:
             return ""

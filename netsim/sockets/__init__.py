@@ -2,4 +2,6 @@
 their options and name resolution.
 
 Public: `SocketFactory` and `equip` (`factory.py`). `tcp/` implements TCP without I/O.
+
+Imports `network/`.
 """

@@ -69,7 +69,7 @@ class AdapterOperations:
                 hint="`shoal adapter show NAME` on the node that has it prints its hash",
             )
         content.library.usage.note_asked(root)
-        linked, patience = content.holdings.linked, defaults.PULL_PATIENCE
+        linked, patience = content.inventory.linked, defaults.PULL_PATIENCE
         await content.exchange.fetch_tree(root, linked, patience=patience, most=ADAPTER_BYTES)
         async with progress_to(emit) as note:
             await content.exchange.fetch_blob(root, linked, note, patience=patience, asked=True)

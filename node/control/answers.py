@@ -19,7 +19,7 @@ from ...transport.host.seam import Host
 from ..daemon.base import Base
 from ..daemon.compute import ComputeParts
 from ..errors import ControlError
-from ..kept import KeptAnswers, Note
+from ..resumable import Note, ResumableAnswers
 from .messages import generation
 from .server import Emit, Operation, operation
 from .work.ownjobs import sampling_of
@@ -31,7 +31,7 @@ PIECE_BYTES: Final = 128
 OWNER: Final = "local"
 """Owner of the answers of this socket, which only this user can open."""
 
-Answers = KeptAnswers[generation.TextEvent, generation.GeneratedText]
+Answers = ResumableAnswers[generation.TextEvent, generation.GeneratedText]
 
 
 class AnswerOperations:
@@ -89,6 +89,8 @@ class AnswerOperations:
             rules=_rules_of(ask),
             stop=ask.stop,
             adapter=ask.adapter or "",
+            exact=ask.exact,
+            received=ask.received,
         )
         stages: tuple[generation.ChainStage, ...] = ()
         sharer: str | None = None
@@ -151,4 +153,4 @@ def _answer(
 
 def new_answers(host: Host, guard: Guard) -> Answers:
     """Create the store of the answers whose clients may come back."""
-    return KeptAnswers(host, guard, weigh=lambda answer: 4 * len(answer.text))
+    return ResumableAnswers(host, guard, weigh=lambda answer: 4 * len(answer.text))

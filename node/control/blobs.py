@@ -96,7 +96,7 @@ class BlobOperations:
         UNTOLD_PATIENCE seconds. Raises ModelError, which is FetchFailed if no reachable node has
         the list.
         """
-        content, linked = self._content, self._content.holdings.linked
+        content, linked = self._content, self._content.inventory.linked
         patience = defaults.PULL_PATIENCE
         if not content.library.knows(root) and not await content.providers.providers(root):
             patience = defaults.UNTOLD_PATIENCE if linked() else 0.0
@@ -116,7 +116,7 @@ class BlobOperations:
 
             return await content.exchange.fetch_blob(
                 root,
-                content.holdings.linked,
+                content.inventory.linked,
                 note,
                 patience=defaults.PULL_PATIENCE,
                 on_full=on_full,

@@ -67,7 +67,7 @@ class ModelOperations:
         """Return the number of a model's chunks that are not on this disk. Returns None if the
         manifest is damaged, because the number is then unknown."""
         try:
-            held = await self._library.holdings(root)
+            held = await self._library.stored_parts(root)
         except ModelError:  # the manifest is damaged and is fetched again
             return None
         return held.chunks_total - held.chunks
@@ -88,7 +88,7 @@ class ModelOperations:
 
     async def _announced(self, added: Added, before: Mapping[str, str]) -> messages.AddedModel:
         """Tell others about a model that was added, and describe it."""
-        await self._content.holdings.announce()
+        await self._content.inventory.announce()
         await self._content.exchange.announce(added.manifest.root)
         return views.added_model(added, before)
 
@@ -135,7 +135,7 @@ class ModelOperations:
                 raise
             if shared := self._sharing.answering.shared(asked):
                 raise without_root(asked, shared[0]) from None
-            if self._content.holdings.linked():
+            if self._content.inventory.linked():
                 raise
             raise ModelError(error.code, error.message, hint=ALONE) from None
 
@@ -143,7 +143,10 @@ class ModelOperations:
 
     async def pull(self, ask: messages.PullModel, emit: Emit) -> messages.PulledModel:
         """Fetch a whole model from its providers. If the client disconnects, the chunks that have
-        arrived are kept."""
+        arrived are kept.
+
+        Raises ModelError if there is no such model, or it cannot be fetched or stored.
+        """
         meaning = await self._meant(ask.name)
         root = meaning.root
         vouchers = voucher_views(meaning.vouchers)
@@ -158,7 +161,7 @@ class ModelOperations:
             hint = "free some space and repeat the command: it continues where it stopped"
             raise ModelError(error.code, error.message, hint=hint) from None
         name = await self._keep_name(meaning)
-        await self._content.holdings.announce()
+        await self._content.inventory.announce()
         entry = views.model_entry(name, manifest, local=True)
         return extended(
             messages.PulledModel,
@@ -200,7 +203,7 @@ class ModelOperations:
         raise FetchFailed(
             "no-source",
             f"no reachable node holds `{spelled(meaning)}`",
-            hint=WHO_HAD.format(root=root) if content.holdings.linked() else ALONE,
+            hint=WHO_HAD.format(root=root) if content.inventory.linked() else ALONE,
         )
 
     async def _is_whole(self, root: str) -> bool:
@@ -208,7 +211,7 @@ class ModelOperations:
         if root not in self._library.roots():
             return False
         try:
-            return (await self._library.holdings(root)).complete
+            return (await self._library.stored_parts(root)).complete
         except ModelError:  # the manifest is damaged and is fetched again
             return False
 

@@ -103,7 +103,7 @@ async def list_models(host: Host, data: Path) -> ModelsView:
     entries += await unnamed(library, {entry.root for entry in entries})
     listed = []
     for entry in entries:
-        held = await library.holdings(entry.root)
+        held = await library.stored_parts(entry.root)
         listed.append(extended(ListedModel, entry, lacks=held.chunks_total - held.chunks))
     return ModelsView(tuple(listed))
 

@@ -18,7 +18,7 @@ from ..daemon.compute import ComputeParts
 from ..daemon.content import ContentParts
 from ..daemon.memory import memory_view
 from ..daemon.network import NetworkParts
-from ..daemon.tuning import TuningParts
+from ..daemon.work.tuning import TuningParts
 from ..errors import ControlError
 from . import links as linkviews
 from . import views

@@ -161,7 +161,10 @@ def _model_in(host: Host, folder: Path) -> _Described:
 def plan_view(
     ask: MakePlan, described: _Described, nodes: NodesFile, served: Mapping[PeerId, Span]
 ) -> PlanView:
-    """Predict and describe placements. Blocks for seconds with dozens of machines."""
+    """Predict and describe placements. Blocks for seconds with dozens of machines.
+
+    Raises BadNodes if the machine to add or to remove is invalid.
+    """
     fleet, demand = nodes.fleet, _demand(ask, nodes.demand)
     arch, dtype = described
     newcomer = read_newcomer(ask.add, NEWCOMER) if ask.add is not None else None

@@ -98,7 +98,7 @@ class Removal:
             freed=await content.quota.freed_by(root),
             copies=len(whole),
             partial=len(some),
-            linked=bool(content.holdings.linked()),
+            linked=bool(content.inventory.linked()),
         )
 
 

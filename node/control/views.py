@@ -215,20 +215,21 @@ def serving_view(
 
     `shards` are those that the node has published.
     """
-    shard = next((shard for shard in shards if shard.root == status.root), None)
-    room, predicted = 0, None
-    if shard is not None:
-        parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
-        room = stage.room(shard.root, parts)
-        predicted = prediction_view(stage.speed(shard.root, parts))
+    found = [shard for shard in shards if shard.root == status.root]
+    found.sort(key=lambda shard: shard.start)
+    parts = [Parts(each.embedding, each.start, each.stop, each.head) for each in found]
+    rooms = [stage.room(shard.root, part) for shard, part in zip(found, parts, strict=True)]
+    first = next(iter(found), None)
+    predicted = prediction_view(stage.speed(first.root, parts[0])) if first else None
     return ServingView(
         phase=status.phase,
         state=status.text,
         why=status.why,
         done_bytes=status.done_bytes,
         total_bytes=status.total_bytes,
-        room_tokens=room,
-        shard=shard_view(shard, names) if shard else None,
+        room_tokens=min(rooms, default=0),
+        shard=shard_view(first, names) if first else None,
+        further=tuple(shard_view(each, names) for each in found[1:]),
         predicted=predicted,
     )
 
@@ -290,13 +291,13 @@ def machine_view(hardware: Hardware) -> MachineView:
     )
 
 
-def _device_view(device: Device, chosen: str) -> DeviceView:
+def _device_view(device: Device, chosen: Collection[str]) -> DeviceView:
     return DeviceView(
         name=device.name or None,
         label=device.label,
         instructions=device.instructions,
         memory_bytes=device.memory_bytes,
-        used=device.name == chosen,
+        used=device.name in chosen,
         unused=device.unused or None,
         hint=device.hint or None,
         speed=_speed_view(device.speed),

@@ -7,7 +7,7 @@ from ...transport import shortid
 from ..control import views
 from ..http.backend import Backend
 from ..http.server import ApiServer
-from ..kept import KeptAnswers
+from ..resumable import ResumableAnswers
 from .base import Base
 from .compute import ComputeParts
 from .content import ContentParts
@@ -46,6 +46,6 @@ def new_api(
         find=find,
         owners=owners,
         refuse_when_stopping=base.refuse_when_stopping,
-        kept=KeptAnswers(base.host, network.endpoint.guard),
+        kept=ResumableAnswers(base.host, network.endpoint.guard),
     )
     return ApiServer(base.host, base.config.folder, base.config.api, base.health, backend)

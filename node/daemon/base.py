@@ -1,7 +1,8 @@
 """The parts of a daemon that need no peer: settings, keys, library and engine."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol
@@ -12,7 +13,9 @@ from trio import TaskStatus
 from ...dht.content.library import Library
 from ...state.membership.record import Capacity
 from ...tasks.defaults import MEMORY_SHARE
+from ...tasks.engine.connection.devices import DeviceEngines
 from ...tasks.engine.families import check_model
+from ...tasks.engine.interface import Engine
 from ...tasks.engine.process import EngineProcess
 from ...tasks.hardware.facts import Device
 from ...tasks.hardware.hardware import Hardware
@@ -60,7 +63,12 @@ class Base:
     inviter: Inviter
     library: Library
     hardware: Hardware
-    engine: ManagedEngine | None
+    engine: Engine | None
+    """The engines of all devices as one, or None if this node has none."""
+    engines: tuple[ManagedEngine, ...]
+    """The engines of the devices."""
+    shares: tuple[int, ...]
+    """The memory in bytes that this node offers on each of them."""
     no_engine: str
     """Reason to report if this node has no engine."""
     health: Health
@@ -119,16 +127,23 @@ async def prepare(
         await library.open()
         inviter = await Inviter.load(host, config.folder)
     hardware = await Hardware.load(host, config.data)
-    device, why_not = await hardware.choose(config.device if factory is None else "cpu")
-    offered = _offered(host.machine(), device, config.memory)
-    engine = (
-        _engine(host, config, offered, device.name)
-        if factory is None
-        else (factory(host, config.threads or offered.cores, offered.memory_bytes))
+    wanted = config.device if factory is None else ("cpu",) * len(config.device)
+    devices, why_not = await hardware.choose(wanted)
+    machine = host.machine()
+    shares = _shares(machine, devices, config.memory)
+    threads = _threads(config.threads or machine.cores, devices)
+    engines = tuple(
+        engine
+        for device, size in zip(devices, shares, strict=True)
+        if (
+            engine := factory(host, threads, size)
+            if factory
+            else _engine(host, threads, size, device.name)
+        )
     )
-    hardware.offer(replace(offered, engine=engine is not None))
+    hardware.offer(Capacity(machine.cores, sum(shares), engine=bool(engines)))
     health = Health(partial(_tell, say))
-    if why_not and engine is not None:
+    if why_not and engines:
         health.report("device", why_not, hint="`shoal doctor` shows the devices")
     return Base(
         host=host,
@@ -139,7 +154,9 @@ async def prepare(
         inviter=inviter,
         library=library,
         hardware=hardware,
-        engine=engine,
+        engine=DeviceEngines(engines) if len(engines) > 1 else next(iter(engines), None),
+        engines=engines,
+        shares=shares if engines else (),
         no_engine=NO_TORCH if factory is None else NO_ENGINE,
         health=health,
         stalls=StallGuard(host, defaults.STALL),
@@ -149,21 +166,41 @@ async def prepare(
     )
 
 
-def _offered(machine: MachineFigures, device: Device, memory: int | None) -> Capacity:
-    """Return what this machine offers. `memory` is what its owner offers in bytes; None: half of
-    the free memory, or of an accelerator's memory."""
-    on_cpu = device.name == "cpu"
-    free = machine.memory_available if on_cpu else device.memory_bytes
-    most = machine.memory_total if on_cpu else device.memory_bytes
-    size = min(int(free * MEMORY_SHARE) if memory is None else memory, most)
-    return Capacity(machine.cores, size, engine=False)
+def _shares(
+    machine: MachineFigures, devices: Sequence[Device], memory: int | None
+) -> tuple[int, ...]:
+    """Return the memory in bytes that this node offers on each device.
+
+    `memory` is what its owner offers in all; None: half of the free memory, and of accelerators'
+    memory. Engines on one device get equal parts of it.
+    """
+    counts = Counter(device.name for device in devices)
+    shares = list[int]()
+    mosts = [_most(machine, device) // counts[device.name] for device in devices]
+    for device, most in zip(devices, mosts, strict=True):
+        if memory is not None:
+            part = memory * most // max(1, sum(mosts))
+        else:
+            free = machine.memory_available if device.name == "cpu" else device.memory_bytes
+            part = int(free * MEMORY_SHARE) // counts[device.name]
+        shares.append(min(part, most))
+    return tuple(shares)
 
 
-def _engine(host: Host, config: NodeConfig, offered: Capacity, device: str) -> ManagedEngine | None:
+def _most(machine: MachineFigures, device: Device) -> int:
+    """Return the memory of a device in bytes."""
+    return machine.memory_total if device.name == "cpu" else device.memory_bytes
+
+
+def _threads(threads: int, devices: Sequence[Device]) -> int:
+    """Return the threads of each engine: engines on the CPU share them."""
+    return max(1, threads // max(1, sum(device.name == "cpu" for device in devices)))
+
+
+def _engine(host: Host, threads: int, memory: int, device: str) -> ManagedEngine | None:
     """Return an engine with a worker process, or None if torch is not installed."""
     if find_spec("torch") is None:
         return None
-    threads, memory = config.threads or offered.cores, offered.memory_bytes
     return EngineProcess(host, threads=threads, memory_bytes=memory, device=device)
 
 

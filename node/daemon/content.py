@@ -7,7 +7,7 @@ from ...dht.kv.index import KvIndex
 from ...tasks.adapters.adapters import Adapters
 from ...tasks.adapters.files import AdapterFiles
 from ...tasks.inference.sources import ModelSources
-from ..models.inventory import NodeHoldings
+from ..models.inventory import Inventory
 from ..models.names import names_of
 from ..models.providers import Providers
 from ..settings.applying import disk_of
@@ -29,7 +29,7 @@ class ContentParts:
         self.exchange = ChunkExchange(
             host, endpoint, base.library, swarm=self.providers.swarm, guard=guard
         )
-        holdings = self.holdings = NodeHoldings(
+        inventory = self.inventory = Inventory(
             base.library, self.exchange, directory, endpoint, self.providers, base.health, base.say
         )
         proof = Proving(
@@ -39,13 +39,11 @@ class ContentParts:
             host,
             base.library,
             disk_of(host, base.config, base.library),
-            claims=self.holdings.claims,
-            proof=proof,
-            in_use=self.holdings.in_use,
-            withdraw=self.holdings.evicted,
+            inventory,
+            proof,
         )
         self.exchange.use_quota(self.quota)
-        self.embedded = EmbeddedModel(host, base.library, directory, self.holdings, base.health)
+        self.embedded = EmbeddedModel(host, base.library, directory, self.inventory, base.health)
         self.sources = ModelSources(
             base.library,
             self.exchange,
@@ -56,6 +54,6 @@ class ContentParts:
             guard=guard,
         )
         adapters = self.adapters = Adapters(host, base.library, base.config.folder.library)
-        files = AdapterFiles(host, adapters, self.exchange, self.sources, linked=holdings.linked)
+        files = AdapterFiles(host, adapters, self.exchange, self.sources, linked=inventory.linked)
         self.adapter_files = files
         network.stage.use_adapters(files)

@@ -51,7 +51,7 @@ from .telling.fetchprogress import FetchProgress
 from .telling.giving import giving_lines
 from .telling.jobdisk import watch_job_disk
 from .telling.journal import keep_journal
-from .tuning import TuningParts
+from .work.tuning import TuningParts
 
 __all__ = ["EngineFactory", "ManagedEngine", "Node", "run_node"]
 
@@ -108,7 +108,7 @@ class Node:
         self.compute = compute = ComputeParts(base, network, content)
         # Parts that are used by programs which embed the daemon, such as the simulator.
         self.host, self.identity, self.library = base.host, base.identity, base.library
-        self.engine, self.health, self.inviter = base.engine, base.health, base.inviter
+        self.engines, self.health, self.inviter = base.engines, base.health, base.inviter
         self.endpoint, self.dialer, self.listening = (
             network.endpoint, network.dialer, network.listening,
         )  # fmt: skip
@@ -117,7 +117,7 @@ class Node:
         self.names, self.providers, self.exchange = (
             content.names, content.providers, content.exchange,
         )  # fmt: skip
-        self.holdings, self.kv = content.holdings, content.kv
+        self.inventory, self.kv = content.inventory, content.kv
         self.gateway, self.stage = compute.gateway, compute.stage
         self.serving, self.working = compute.serving, compute.working
         self.tuning = TuningParts(base, network, content, compute)
@@ -214,22 +214,22 @@ class Node:
             version=__version__,
             capacity=base.capacity,
         )
-        await self.holdings.announce()
+        await self.inventory.announce()
         await compute.grouping.enter()
         await nursery.start(self.state.run)
         nursery.start_soon(compute.grouping.run)
         nursery.start_soon(base.credentials.run)
-        nursery.start_soon(compute.keeping.run)
+        nursery.start_soon(compute.interest.run)
         await nursery.start(self.discovery.run)
         await nursery.start(self.kv.run)
-        nursery.start_soon(self.holdings.announce_chunks)
+        nursery.start_soon(self.inventory.announce_chunks)
         await nursery.start(compute.models.run)
         await nursery.start(self.stage.run)
         await nursery.start(self.compute.tuning_stage.run)
         await nursery.start(self.working.run)
         await nursery.start(self.compute.sharing.run)
-        if self.engine is not None:
-            nursery.start_soon(self._run_engine, self.engine)
+        for engine in base.engines:
+            nursery.start_soon(self._run_engine, engine)
         page = ""
         if self.config.browsers is not None:
             start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
@@ -260,7 +260,7 @@ class Node:
         if api:
             base.say(f"API {api}")
         relaying = self.dialer.relaying.book.limits
-        allowance, works = self.content.quota.allowance, self.working.does_jobs
+        allowance, works = self.content.quota.allowance, self.working.tools.rules.does_jobs
         for line in giving_lines(base, allowance, relaying, works=works):
             base.say(line)
 
@@ -305,7 +305,7 @@ class Node:
         )
         self.endpoint.guard.start_repeated(
             nursery, "disk for jobs", watch_job_disk,
-            self.content.quota.shortage, lambda: self.working.does_jobs, self.health,
+            self.content.quota.shortage, lambda: self.working.tools.rules.does_jobs, self.health,
         )  # fmt: skip
 
     async def _join(self, invitation: Invitation) -> None:
@@ -314,7 +314,7 @@ class Node:
         box = box_of(self.identity)
         link, handed = await join(self.endpoint, invitation, box, before=inviter.peer)
         before = credentials.private
-        self.endpoint.admission = await credentials.adopt(handed)
+        self.endpoint.admit_by(await credentials.adopt(handed))
         if not before:
             await self.compute.grouping.enter()
         await inviter.remember(link.peer)

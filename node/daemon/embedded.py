@@ -15,7 +15,7 @@ from ...tasks.inference.sources import holders
 from ...transport.host.seam import Host
 from .. import defaults
 from ..health import Health
-from ..models.inventory import NodeHoldings
+from ..models.inventory import Inventory
 
 CONFIG_LIMIT = 1 << 20  # bytes of config.json
 
@@ -46,13 +46,13 @@ class EmbeddedModel:
         host: Host,
         library: Library,
         directory: Directory,
-        holdings: NodeHoldings,
+        inventory: Inventory,
         health: Health,
     ) -> None:
         self._host = host
         self._library = library
         self._directory = directory
-        self._holdings = holdings
+        self._inventory = inventory
         self._health = health
 
     def is_needed(self, *, fresh: bool) -> bool:
@@ -75,8 +75,8 @@ class EmbeddedModel:
                     await import_embedded(self._library)
                 else:  # its manifest was damaged
                     await self._library.restore(embedded_folder(), root)
-                await self._holdings.announce()
-                await self._holdings.announce_chunks()
+                await self._inventory.announce()
+                await self._inventory.announce_chunks()
             except ModelError as error:
                 self._health.report("embedded-model", error.message, hint=error.hint)
             else:

@@ -23,6 +23,8 @@ async def watch_holes(host: Host, directory: Directory, health: Health) -> None:
     """Report or clear the condition `hole` as the members change, until cancelled."""
     since: float | None = None
     while True:
+        while not directory.own().shards and since is None:
+            await directory.own_changed()
         version = directory.version
         missing = _missing(directory)
         if missing is None:

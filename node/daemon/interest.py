@@ -9,16 +9,16 @@ members and the names of models.
 
 from collections.abc import Iterable, Iterator
 
-from ...dht.content.library import Library
 from ...state.directory import Directory
 from ...state.feeds.digest import Plot
 from ...state.feeds.kinds import KINDS, all_parts, part_of_root
 from ...state.group.facts import Role
 from ...state.replication.interest import WORK
 from ...state.service import State
-from ...transport.host.seam import Host, sleep_in_step
+from ...transport.host.seam import Host
 from .. import defaults
 from ..settings.config import NodeConfig
+from .base import Base
 
 SHARDS = "shards"  # the kind of feed that says which layers a node serves
 
@@ -50,21 +50,19 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
         yield SHARDS, part
 
 
-class Keeping:
+class StateInterest:
     """Updates which parts of the state one node stores, as its needs change.
 
-    `chooses` says whether the node chooses for itself what to serve, and `works` whether it works
-    on jobs of other nodes.
+    They change with the models in the library, the shards that are served, and the role in a group.
     """
 
-    def __init__(
-        self, library: Library, directory: Directory, state: State, *, chooses: bool, works: bool
-    ) -> None:
-        self._library = library
+    def __init__(self, base: Base, directory: Directory, state: State) -> None:
+        self._library = base.library
         self._directory = directory
         self._state = state
-        self.chooses = chooses
-        self.works = works
+        self._chooses = base.engine is not None and base.config.model is None
+        self._works = base.works
+        base.library.on_change.append(self.look)
 
     def needed(self) -> list[Plot]:
         """Return (kind of feed, part of that kind) for each part of the state that this node needs
@@ -74,7 +72,7 @@ class Keeping:
             return list(all_parts())  # a revocation names the last valid entry of each feed
         own = self._directory.own()
         roots = {*self._library.roots(), *(shard.root for shard in own.shards)}
-        return list(needed(roots, chooses=self.chooses, works=self.works))
+        return list(needed(roots, chooses=self._chooses, works=self._works))
 
     def look(self) -> bool:
         """Update which parts of the state this node stores. Return whether that has changed."""
@@ -83,7 +81,8 @@ class Keeping:
         return self._state.interest.kept != before
 
     async def run(self) -> None:
-        """Repeat `look` every NEEDED_LOOK seconds, until cancelled."""
+        """Repeat `look` whenever this node publishes something else about itself, which may be
+        other shards, until cancelled."""
         while True:
             self.look()
-            await sleep_in_step(defaults.NEEDED_LOOK)
+            await self._directory.own_changed()

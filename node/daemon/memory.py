@@ -13,8 +13,9 @@ def memory_view(base: Base, models: Models, loaded: int) -> Memory:
     """Describe the resident memory of each process of this node, and the memory that its owner
     offers. `loaded` is how many bytes of the offered memory are in use."""
     pids = {"daemon": base.host.pid()}
-    if base.engine is not None and base.engine.pid is not None:
-        pids["engine"] = base.engine.pid
+    for number, engine in enumerate(base.engines):
+        if engine.pid is not None:
+            pids[f"engine {number + 1}" if number else "engine"] = engine.pid
     pids |= {f"text of {name}": pid for name, pid in models.processes().items()}
     processes = (
         ProcessMemory(name, pid, resident)
@@ -28,7 +29,7 @@ def check_memory(base: Base) -> None:
     """Report a condition if the owner has set the memory to less than one layer needs, or to more
     than is free."""
     asked = base.config.memory if "memory" in base.settings.given.given else None
-    if asked is None or base.engine is None or base.hardware.chosen != "cpu":
+    if asked is None or base.engine is None or {*base.hardware.chosen} != {"cpu"}:
         return  # an accelerator has memory of its own, which the engine checks
     found = memory_condition(asked, base.host.machine())
     if found is not None:

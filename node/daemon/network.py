@@ -14,6 +14,7 @@ from ...state.settings import StateSettings
 from ...tasks.engine.interface import Parts
 from ...tasks.inference.courier import Courier
 from ...tasks.inference.stage import Stage
+from ...tasks.usage.paying import Payers
 from ...transport.address import Address
 from ...transport.dial.endpoint import Endpoint
 from ...transport.identity import PeerId
@@ -50,6 +51,7 @@ class NetworkParts:
         )
         self.dialer = self._new_dialer()
         self.state = self._new_state()
+        self.payers = Payers(self.state.views.jobs, self.endpoint.guard)
         self.directory = Listing(host, self.membership, self.state)
         self.courier = Courier(self.endpoint, self._meet)
         self.stage = Stage(host, self.courier, base.engine)

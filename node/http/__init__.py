@@ -2,4 +2,6 @@
 
 `server.py` listens and imports the rest only when a client connects, because hypercorn and
 starlette take 7 MB. Specified in docs/spec/api.md.
+
+Public: `ApiServer`, `Backend`, `preload`. Imports `control/` and `settings/`.
 """

@@ -21,7 +21,7 @@ from ...transport.errors import ShoalError
 from .. import defaults
 from ..control.server import only_shoal_error
 from ..errors import ApiRefusal
-from ..kept import Note
+from ..resumable import Note
 from .answers import (
     AnswerForm,
     ChatAnswer,

@@ -10,6 +10,7 @@ import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.events import RawData
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from hypercorn.protocol import ProtocolWrapper
     from hypercorn.typing import ASGIFramework
     from starlette.types import ASGIApp
+
+H11Sent = h11.Data | h11.EndOfMessage | h11.InformationalResponse | h11.Response
 
 CLIENT = "shoal.client"
 """Key of the client's stream in the state of a request."""
@@ -41,7 +44,23 @@ def http_config() -> Config:
 
 
 class _OnlyHttp11(H11Protocol):
-    """hypercorn's protocol without its ways to another one."""
+    """hypercorn's protocol without its ways to another one. The head of a response leaves with the
+    beginning of its body, which wakes the client once."""
+
+    _head = b""
+
+    async def _send_h11_event(self, event: "H11Sent") -> None:
+        try:
+            data = self.connection.send(event) or b""
+        except h11.LocalProtocolError:
+            if self.connection.their_state is not h11.ERROR:
+                raise
+            return
+        if isinstance(event, h11.Response):
+            self._head = data
+            return
+        data, self._head = self._head + data, b""
+        await self.send(RawData(data=data))
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Ignore requests for HTTP/2."""

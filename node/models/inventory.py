@@ -17,7 +17,7 @@ from ..health import Health
 from .providers import Providers
 
 
-class NodeHoldings:
+class Inventory:
     """Contents of one node's library, as announced to the swarm."""
 
     def __init__(

@@ -58,7 +58,7 @@ def _apply_disk(parts: LiveParts, config: NodeConfig) -> None:
 
 def _apply_links(parts: LiveParts, config: NodeConfig) -> None:
     """Set the number of links below which this node dials further members. Existing links stay."""
-    parts.membership.most_links = config.links
+    parts.membership.dial_up_to(config.links)
 
 
 LIVE: dict[str, Callable[[LiveParts, NodeConfig], None]] = {

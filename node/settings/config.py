@@ -29,7 +29,8 @@ class NodeConfig:
     # depends on the free space; None: no limit
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
-    device: str = "auto"  # of the engine: `auto`, a kind such as `cpu`, or a name such as `cuda:1`
+    device: tuple[str, ...] = ("auto",)  # of the engines: `auto`, a kind such as `cpu`, or a name
+    # such as `cuda:1`; one engine for each
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int | None = None  # dial further members while there are fewer links; None: as needed
     relay: int | None = None  # bytes per second lent as a relay; None: the default rate, once
@@ -109,6 +110,11 @@ class DataFolder:
     @property
     def library(self) -> Path:
         return self.path / "models"
+
+    @property
+    def pieces(self) -> Path:
+        """Folder of the outputs of pieces of jobs that are not done."""
+        return self.path / "pieces"
 
     @property
     def trained(self) -> Path:

@@ -189,15 +189,19 @@ def parse_word(text: str, words: tuple[str, ...]) -> str:
     return text
 
 
-def parse_device(text: str) -> str:
-    """Return `auto`, `cpu`, or the name of an accelerator in torch, such as `cuda:0`. Raises
-    BadSetting for other texts."""
-    if not _DEVICE.fullmatch(text):
-        raise BadSetting(
-            f"`{text}` is no device",
-            hint="`auto`, `cpu`, or one that `shoal doctor` shows, such as `cuda:0`",
-        )
-    return text
+def parse_devices(text: str) -> tuple[str, ...]:
+    """Return the words of a text, each `auto`, `cpu`, or the name of an accelerator in torch, such
+    as `cuda:0`. Raises BadSetting for other texts, and for more than MOST_DEVICES words."""
+    words = tuple(text.split(" "))
+    for word in words:
+        if not _DEVICE.fullmatch(word):
+            raise BadSetting(
+                f"`{word}` is no device",
+                hint="`auto`, `cpu`, or one that `shoal doctor` shows, such as `cuda:0`",
+            )
+    if len(words) > defaults.MOST_DEVICES:
+        raise BadSetting(f"{len(words)} devices are more than {defaults.MOST_DEVICES}")
+    return words
 
 
 def _is_ip(text: str) -> bool:

@@ -2,6 +2,7 @@
 member records to look-ups."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 
 import trio
 from msgspec.structs import replace
@@ -66,11 +67,15 @@ class Discovery:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.dht.run)
             task_status.started()
-            version = -1
+            version, look_at = -1, -inf
+            said: MemberRecord | None = None
             while True:
                 with trio.move_on_after(defaults.SPEED_LOOK):
                     version = await self._directory.changed(version)
-                self._say()
+                own, now = self._directory.own(), trio.current_time()
+                if own is not said or now >= look_at:
+                    said, look_at = own, now + defaults.SPEED_LOOK
+                    self._say()
                 with self._dialer.endpoint.guard.around("a member's record"):
                     while not learn(self._keys, self._directory.members(), defaults.MEMBERS_READ):
                         await trio.lowlevel.checkpoint()

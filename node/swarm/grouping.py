@@ -42,7 +42,10 @@ class Grouping:
         membership: Membership,
         health: Health,
         bar: Callable[[str | None], None] = lambda _: None,
+        regrouped: Callable[[], object] = lambda: None,
     ) -> None:
+        """`bar` is called with the reason why this node must serve nothing, or with None, and
+        `regrouped` after each change of the group's members."""
         self._state = state
         self._credentials = credentials
         self._endpoint = endpoint
@@ -52,6 +55,7 @@ class Grouping:
         self._told: tuple[PeerId, str] | None = None
         self._joined: dict[tuple[PeerId, bytes], None] = {}  # (new member, invitation used)
         self._bar = bar
+        self._regrouped = regrouped
         endpoint.handle(JOIN, self._on_join)
         endpoint.on_refused(self._refused)
         endpoint.on_link(self._linked)
@@ -73,6 +77,7 @@ class Grouping:
                 seen = upkeep.group.order
                 self._membership.screen(upkeep.group.counts)
                 self._bar(CLIENT if upkeep.group.role is Role.CLIENT else None)
+                self._regrouped()
             self._report()
             if upkeep.trouble is None:
                 self._health.clear(_TROUBLE)

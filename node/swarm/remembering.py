@@ -61,6 +61,7 @@ class Remembering:
         self._directory = directory
         self._health = health
         self._refused = False  # whether the last write failed
+        self._written: list[str] = []  # the addresses of the last write
 
     async def known(self) -> list[Address]:
         """Return the addresses that the last run stored. Returns none if the file cannot be
@@ -94,14 +95,15 @@ class Remembering:
                 with self._endpoint.guard.around(peer):
                     near = nearness_at(link.status.address[0])
                     known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
-        if not known:
-            return False
+        if not known or known == self._written:
+            return bool(known)
         try:
             await remember_peers(self._host, self._folder, known)
         except OSError as error:
             self._report(error)
             self._refused = True
         else:
+            self._written = known
             self._health.clear("disk")
             self._refused = False
         return True

@@ -58,7 +58,7 @@ class _PendingCommit:
     error: StateError | None = None
 
 
-class Keeper:
+class Committer:
     """Asynchronous access to the store of one node, whose file is in `folder`.
 
     `trouble` is called when the disk refuses or the file is damaged. `lost` is called with feeds
@@ -387,22 +387,22 @@ class Keeper:
         return StoreRefused(self._path, error)
 
 
-class KeptArchive:
-    """An `Archive` on disk, which uses the store through a `Keeper`.
+class DiskArchive:
+    """An `Archive` on disk, which uses the store through a `Committer`.
 
     Entries by the author `own`, which is this node, must be on disk before a peer gets news of
     them. Entries by others may wait in memory while the disk refuses.
     """
 
-    def __init__(self, own: PeerId, keeper: Keeper) -> None:
+    def __init__(self, own: PeerId, committer: Committer) -> None:
         self._own = own
-        self._keeper = keeper
+        self._committer = committer
 
     async def load(self) -> Sequence[ArchivedFeed]:
         """Return every stored feed. Raises StoreRefused if the disk refuses to read."""
         return [
             ArchivedFeed(feed.name, feed.head, feed.size)
-            async for batch in self._keeper.load()
+            async for batch in self._committer.load()
             for feed in batch
         ]
 
@@ -413,7 +413,7 @@ class KeptArchive:
 
         Raises StoreRefused if the disk refuses to read.
         """
-        found = await self._keeper.entries(name, epoch, from_seq, limit=limit)
+        found = await self._committer.entries(name, epoch, from_seq, limit=limit)
         return [read_stored(sealed) for sealed in found]
 
     async def put(self, entries: Sequence[Entry]) -> None:
@@ -423,7 +423,7 @@ class KeptArchive:
         ones.
         """
         own = any(entry.name.author == self._own for entry in entries)
-        await self._keeper.put(entries, own=own)
+        await self._committer.put(entries, own=own)
 
     async def put_proof(self, name: FeedName, proof: Proof) -> None:
         """Store the proof of a fork.
@@ -431,14 +431,14 @@ class KeptArchive:
         If the disk refuses it, a later run gets the proof from peers again.
         """
         with suppress(StoreRefused):
-            await self._keeper.put_proof(proof)
+            await self._committer.put_proof(proof)
 
     async def proof(self, name: FeedName) -> Proof | None:
         """Return the proof that a feed has forked, or None.
 
         Raises StoreRefused if the disk refuses to read.
         """
-        return await self._keeper.proof(name)
+        return await self._committer.proof(name)
 
     async def cut(self, name: FeedName, head: Head | None) -> None:
         """Delete the entries of a feed after `head`.
@@ -446,7 +446,7 @@ class KeptArchive:
         If the disk refuses, the next start deletes them.
         """
         with suppress(StoreRefused):
-            await self._keeper.cut(name, head)
+            await self._committer.cut(name, head)
 
     async def drop(self, authors: Collection[PeerId]) -> None:
         """Delete all feeds of these authors.
@@ -456,10 +456,10 @@ class KeptArchive:
         """
         if authors:
             with suppress(StoreRefused):
-                await self._keeper.drop(list(authors))
+                await self._committer.drop(list(authors))
 
     async def forget(self, names: Sequence[FeedName]) -> None:
         """Delete these feeds. If the disk refuses, the next start deletes them."""
         if names:
             with suppress(StoreRefused):
-                await self._keeper.forget(names)
+                await self._committer.forget(names)

@@ -20,7 +20,7 @@ from .. import defaults
 from ..errors import GroupRefused
 from ..feeds.entry import FeedName
 from ..feeds.feed import EntryVerdict
-from ..replication.holding import Watcher
+from ..replication.replicafeeds import Watcher
 from .facts import GROUP, Charter, Grant, GroupFacts, Role, Sealed
 from .rule import Order, decide
 from .sealing import boxed, mark_of, open_secret

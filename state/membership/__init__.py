@@ -1,5 +1,5 @@
 """Membership of the swarm: member records that nodes exchange over links, and members' liveness.
 
-Public: `Membership`, `MemberRecord`, `ShardRecord`, `Capacity`. Imports `feeds/`. Specs:
+Public: `Membership`, `MemberRecord`, `ShardRecord`, `Capacity`. Imports `views/`. Specs:
 docs/spec/membership.md, docs/spec/liveness.md.
 """

@@ -22,7 +22,7 @@ def join(one: bytes, other: bytes) -> bytes:
     return sha256(min(one, other) + max(one, other)).digest()
 
 
-def climb(number: bytes, path: Sequence[bytes]) -> bytes:
+def merkle_root(number: bytes, path: Sequence[bytes]) -> bytes:
     """Return the Merkle root that this nonce and path lead to."""
     for beside in path:
         number = join(number, beside)

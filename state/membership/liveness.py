@@ -32,6 +32,7 @@ class Liveness:
         self._answering: dict[PeerId, str] = {}  # those of them whose link has a working path
         self._said: dict[PeerId, set[PeerId]] = {}  # members by witness
         self._watched: dict[PeerId, Watched] = {}
+        self._members: Collection[PeerId] = ()  # see `watch`
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may cause
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
         self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
@@ -113,7 +114,10 @@ class Liveness:
     # Members.
 
     def watch(self, members: Collection[PeerId], now: float = -inf) -> None:
-        """Replace the set of known members."""
+        """Replace the set of known members. It must not change while it is the known set."""
+        if members is self._members:
+            return
+        self._members = members
         for peer in sorted(self._watched.keys() - members):
             self.version += self._watched.pop(peer).live
         for peer in sorted(members - self._watched.keys()):

@@ -71,8 +71,8 @@ class Membership:
         self._endpoint = endpoint
         self.roster = Roster(identity.peer)
         """The known members."""
-        self._probing = Probing(host, endpoint, identity, self.roster, changed=self._changed)
-        liveness = self._probing.liveness
+        self.probing = Probing(host, endpoint, identity, self.roster, changed=self._changed)
+        liveness = self.probing.liveness
         self._dialer = MemberDialer(host, endpoint, self.roster, liveness, links, connect)
         self._own = OwnMemberRecord(host, identity)
         self._begun: dict[Link, None] = {}  # links that records are exchanged over
@@ -108,28 +108,25 @@ class Membership:
 
     @property
     def most_links(self) -> int | None:
-        """The number of links up to which members are dialled, or None (see `MemberDialer`).
-
-        It may be changed at any time. Existing links stay.
-        """
+        """The number of links up to which members are dialled, or None (see `MemberDialer`)."""
         return self._dialer.most_links
 
-    @most_links.setter
-    def most_links(self, links: int | None) -> None:
+    def dial_up_to(self, links: int | None) -> None:
+        """Set the number of links up to which members are dialled. Existing links stay."""
         self._dialer.most_links = links
 
     def is_live(self, peer: PeerId) -> bool:
         """Return whether a member is live, with or without a link."""
-        return self._probing.liveness.is_live(peer)
+        return self.probing.liveness.is_live(peer)
 
     def is_sure(self) -> bool:
         """Return whether each member with a known record has a link or has been checked."""
-        return self._probing.liveness.is_sure(self.roster.authors())
+        return self.probing.liveness.is_sure(self.roster.authors())
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
         """Return the records of the live members, with or without a link, including this node's."""
         found = {self._own.record.peer: self._own.record}
-        for peer in self._probing.liveness.live():
+        for peer in self.probing.liveness.live():
             if (known := self.roster.known(peer)) and self._shows(peer):
                 found[peer] = known.record
         return found
@@ -139,7 +136,8 @@ class Membership:
 
         Call this again when `shows` changes.
         """
-        self._shows = self.roster.counts = shows
+        self._shows = shows
+        self.roster.count_only(shows)
         self._changed()
 
     def everybody(self) -> frozenset[PeerId]:
@@ -198,12 +196,12 @@ class Membership:
         self._post(link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self._own.sealed)]))
         if link.identities.dialled:
             self._to_compare.append(link)
-        self._probing.begin(link)
+        self.probing.begin(link)
         self._changed()
 
     def _link_lost(self, link: Link, code: str) -> None:
         self._record_news.ended(link)
-        self._probing.ended(link)
+        self.probing.ended(link)
         if link not in self._begun:
             return
         del self._begun[link]
@@ -219,13 +217,13 @@ class Membership:
         """
         if link in self._begun:
             self.roster.unlinked(link.peer, self._host.now(), searched=True)
-            self._probing.quiet(link)
+            self.probing.quiet(link)
             self._changed()
 
     def _link_back(self, link: Link) -> None:
         if link in self._begun:
             self.roster.linked(link.peer, _nearness(link))
-            self._probing.back(link)
+            self.probing.back(link)
             self._changed()
 
     def _post(self, link: Link, method: str, payload: bytes, *, later: bool = False) -> None:
@@ -399,10 +397,10 @@ class Membership:
             serves = all_served if any(all_served) else None
             new = record.peer == link.peer and serves is None
             self._record_news.add(record.peer, others, self._host.now(), serves=serves, new=new)
-            if self._probing.liveness.is_live(record.peer):
+            if self.probing.liveness.is_live(record.peer):
                 self._changed()
             self._wake()
-            self._probing.wake()
+            self.probing.wake()
             await trio.lowlevel.checkpoint()  # checking a signature takes 0.1 ms
         self._reclaim()
         if self.roster.reclaimed is not None:
@@ -427,7 +425,7 @@ class Membership:
         """
         async with trio.open_nursery() as nursery:
             task_status.started()
-            nursery.start_soon(self._probing.run)
+            nursery.start_soon(self.probing.run)
             await self._endpoint.guard.repeat("members' records", self._rounds, nursery)
 
     async def _rounds(self, nursery: trio.Nursery) -> None:

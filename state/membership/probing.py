@@ -24,12 +24,28 @@ from .. import defaults
 from ..errors import BadRecord
 from .finding import Finding, Found, ask_itself, blame
 from .following import Followers
-from .gathering import Gathered, WitnessQuestions, climb
+from .gathering import Gathered, WitnessQuestions, merkle_root
 from .liveness import Liveness
 from .messages import read_gather, read_gathered, read_links, read_lost
 from .roster import Roster
 
 DOMAIN = "shoal/alive/1"
+
+
+class ProbingRates:
+    """Limits on what one peer may send to the tasks that check members.
+
+    They count by peer and not by link, so that a peer that connects again does not get a new
+    budget.
+    """
+
+    def __init__(self) -> None:
+        self.reports = Rates(Rate(*defaults.LINKS_TOLD))
+        self.alarms = Rates(Rate(*defaults.ALARMS))
+        self.finds = Rates(Rate(*defaults.FINDS))
+        self.forwarded = Rates(Rate(*defaults.FINDS))
+        self.gathers = Rates(Rate(*defaults.QUESTIONS))
+        self.proofs = Rates(Rate(*defaults.PROOFS))
 
 
 class Probing:
@@ -59,13 +75,7 @@ class Probing:
         self._told: set[PeerId] = set()  # peers in our last report
         self._told_at = -defaults.TELL_S
         self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
-        # By peer and not by link, so that a peer that connects again does not get a new budget.
-        self._reports = Rates(Rate(*defaults.LINKS_TOLD))
-        self._passed = Rates(Rate(*defaults.ALARMS))
-        self._finds = Rates(Rate(*defaults.FINDS))
-        self._forwarded = Rates(Rate(*defaults.FINDS))
-        self._gathers = Rates(Rate(*defaults.QUESTIONS))
-        self._proofs = Rates(Rate(*defaults.PROOFS))
+        self.rates = ProbingRates()
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)
         self._followers = Followers()
@@ -208,7 +218,7 @@ class Probing:
 
     def _on_links(self, call: Call) -> Answer:
         link, now = self._endpoint.link(call.peer), self._host.now()
-        if link is None or not self._reports.take(call.peer, now):
+        if link is None or not self.rates.reports.take(call.peer, now):
             return Refusal("too-often", "reports on links come too often")
         try:
             whole, has, lost = read_links(call.payload)
@@ -225,7 +235,7 @@ class Probing:
         for peer, peers in self._followers.lost(by, now, set(lost)).items() if lost else ():
             told[peer] = [*dict.fromkeys((*told.get(peer, ()), *peers))]
         for peer, peers in told.items():
-            if self._passed.take(by, now):
+            if self.rates.alarms.take(by, now):
                 self._tell_lost(peer, peers)
 
     def _follows(self, peer: PeerId, member: PeerId, source: PeerId) -> None:
@@ -246,7 +256,7 @@ class Probing:
     def _on_lost(self, call: Call) -> Answer:
         """Take note of members whose watchers have lost them, as a peer has heard from those."""
         link, now = self._endpoint.link(call.peer), self._host.now()
-        if link is None or not self._reports.take(call.peer, now):
+        if link is None or not self.rates.reports.take(call.peer, now):
             return Refusal("too-often", "reports on links come too often")
         try:
             peers = read_lost(call.payload)
@@ -257,7 +267,7 @@ class Probing:
         return Reply()
 
     def _allows_finds(self, peer: PeerId, members: int, further: bool) -> bool:
-        rates = self._finds if further else self._forwarded
+        rates = self.rates.finds if further else self.rates.forwarded
         return rates.take(peer, self._host.now(), members)
 
     # Checks.
@@ -324,7 +334,7 @@ class Probing:
                 reply = await link.call("live.gather", payload=question, timeout=defaults.ANSWER_S)
                 try:
                     path, proofs = read_gathered(reply.payload)
-                    signed = climb(nonce, path)
+                    signed = merkle_root(nonce, path)
                 except BadRecord as error:
                     blame(link, error)
         missing = [b""] * (len(peers) - len(proofs))
@@ -344,7 +354,7 @@ class Probing:
         The questions that other peers ask soon afterwards are answered by the same signatures.
         """
         asker, now = self._endpoint.link(call.peer), self._host.now()
-        if asker is None or not self._gathers.take(call.peer, now):
+        if asker is None or not self.rates.gathers.take(call.peer, now):
             return Refusal("too-often", "such questions come too often")
         try:
             nonce, peers = read_gather(call.payload)
@@ -374,7 +384,7 @@ class Probing:
         """Reply to a peer with this node's signature over the peer's nonce, which proves that it is
         live."""
         asker = self._endpoint.link(call.peer)
-        if asker is None or not self._proofs.take(call.peer, self._host.now()):
+        if asker is None or not self.rates.proofs.take(call.peer, self._host.now()):
             return Refusal("too-often", "such questions come too often")
         if len(call.payload) != defaults.NONCE_BYTES:
             return blame(asker, BadRecord("a nonce to sign has a wrong size"))

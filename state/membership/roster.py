@@ -90,14 +90,18 @@ class Roster:
         self._own = own
         self.tag = tag_of(own)
         self._known: dict[PeerId, KnownMember] = {}
+        self._authors: frozenset[PeerId] | None = frozenset()  # None after a change
         self._by_tag: dict[Tag, KnownMember] = {}
         self._by_bytes: dict[bytes, KnownMember] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in the order of their links
         # sequence number of a record of this node's key that came from a peer
         self.reclaimed: int | None = None
         self._ghosts = Rates(Rate(*defaults.GHOSTS))  # failed dials, by the source of the record
-        self.counts: Callable[[PeerId], bool] = lambda peer: True
-        """Returns whether a peer may be a member, so that it is dialled."""
+        self._counts: Callable[[PeerId], bool] = lambda peer: True
+
+    def count_only(self, counts: Callable[[PeerId], bool]) -> None:
+        """Set which peers count as members and are dialled: those for which `counts` is true."""
+        self._counts = counts
 
     # Reading.
 
@@ -113,8 +117,11 @@ class Roster:
         return self._by_tag.get(tag)
 
     def authors(self) -> frozenset[PeerId]:
-        """Return the authors of all known records."""
-        return frozenset(self._known)
+        """Return the authors of all known records. While they do not change, this is the same
+        object."""
+        if self._authors is None:
+            self._authors = frozenset(self._known)
+        return self._authors
 
     def __len__(self) -> int:
         return len(self._known)
@@ -172,7 +179,12 @@ class Roster:
         """
         if (own := self._known.get(peer)) is None:
             return []
-        return [p for p, known in self._known.items() if p != peer and _share(own, known)]
+        differ = own.places.isdisjoint  # a quick test, which nearly all pairs pass
+        return [
+            other
+            for other, known in self._known.items()
+            if not differ(known.places) and other != peer and _share(own, known)
+        ]
 
     def has(self, tag: Tag, seq: int) -> bool:
         """Return whether a record of this author with this sequence number or a later one is
@@ -245,6 +257,7 @@ class Roster:
 
     def _drop(self, peer: PeerId) -> None:
         known = self._known.pop(peer)
+        self._authors = None
         del self._by_bytes[known.sealed]
         if self._by_tag.get(known.tag) is known:
             del self._by_tag[known.tag]
@@ -311,6 +324,7 @@ class Roster:
             known.places, known.mark = _places(record), mark_of(sealed)
             known.tag = tag_of(record.peer)
             self._known[record.peer] = self._by_bytes[sealed] = known
+            self._authors = None
             self._by_tag.setdefault(known.tag, known)
             return
         if record.addresses != known.record.addresses:
@@ -425,7 +439,7 @@ class Roster:
 
         This method is called often, so it is a single loop.
         """
-        live, counts = self.live, self.counts
+        live, counts = self.live, self._counts
         return (
             (peer, known)
             for peer, known in self._known.items()

@@ -37,9 +37,9 @@ from .gossip import (
     encode_heads,
     told,
 )
-from .holding import plot_of
 from .interest import Neighbours, both
 from .replica import BLAMED, Admit, Replica
+from .replicafeeds import plot_of
 from .wanted import Place, Pull, Wanted, is_patient
 
 

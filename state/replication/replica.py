@@ -1,8 +1,9 @@
 """A node's replica of the feeds: admits entries, shows them to watchers, and finds missing ones.
 
-The stored feeds are in `holding.py`, which also serves them to peers. New entries are collected in
-a batch: they are admitted to their feeds, then written to the archive, and then published to
-watchers and peers. This module knows nothing of links. Only one caller at a time may add entries.
+The stored feeds are in `replicafeeds.py`, which also serves them to peers. New entries are
+collected in a batch: they are admitted to their feeds, then written to the archive, and then
+published to watchers and peers. This module knows nothing of links. Only one caller at a time may
+add entries.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -20,8 +21,8 @@ from ..feeds.kinds import all_parts
 from .authors import Authors
 from .ends import leads_on
 from .gossip import Item, Told, told
-from .holding import Holding, Pause, at_once, plot_of
 from .interest import Interest
+from .replicafeeds import Pause, ReplicaFeeds, at_once, plot_of
 from .vouches import VOUCHES, read_vouches
 from .wanted import Place
 
@@ -67,7 +68,7 @@ class _Batch:
         sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
 
 
-class Replica(Holding):
+class Replica(ReplicaFeeds):
     """The replica of one node, `own`."""
 
     def __init__(

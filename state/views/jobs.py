@@ -205,7 +205,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._entries: dict[str, _Entry] = {}
+        self.entries: dict[str, _Entry] = {}
         self._in: dict[JobState, dict[str, None]] = {state: {} for state in KNOWN}
         self._waiting: dict[PeerId, dict[str, None]] = {}
         self._held: Counter[PeerId] = Counter()
@@ -213,7 +213,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
     def get(self, subject: str) -> JobStanding | None:
         """Return a job with its winning claim, or None if neither the job nor a claim on it has
         arrived."""
-        entry = self._entries.get(subject)
+        entry = self.entries.get(subject)
         return None if entry is None else entry.standing
 
     def all_in(self, state: JobState) -> Mapping[str, None]:
@@ -238,14 +238,14 @@ class Jobs(View[str, Job | Claim, JobStanding]):
         The claims of claimants that the job's author refuses are included, although they do not
         count.
         """
-        entry = self._entries.get(job)
+        entry = self.entries.get(job)
         found = [] if entry is None else [*entry.heap, *entry.refused]
         return sorted(filter(self._lives, found), key=lambda claim: claim.rank)
 
     def kept_of(self, job: str) -> list[Claim]:
         """Return the claims that name a blob with unfinished work, the one with the most work
         first."""
-        entry = self._entries.get(job)
+        entry = self.entries.get(job)
         found = [] if entry is None else [*filter(self._lives, entry.heap), *entry.left]
         refused = () if entry is None or entry.standing.job is None else entry.standing.job.refused
         kept = [claim for claim in found if claim.kept and claim.claimant not in refused]
@@ -288,9 +288,9 @@ class Jobs(View[str, Job | Claim, JobStanding]):
     def _replace(
         self, name: FeedName, key: str, old: Job | Claim | None, new: Job | Claim | None
     ) -> None:
-        entry = self._entries.get(key)
+        entry = self.entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(JobStanding(key, None, None))
+            entry = self.entries[key] = _Entry(JobStanding(key, None, None))
         job = entry.standing.job
         if name.kind == CLAIMS:
             entry.live += _counts(new) - _counts(old)
@@ -342,7 +342,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
         if now is not JobState.UNKNOWN:
             self._in[now][standing.id] = None
         elif not entry.live and not entry.left:
-            del self._entries[standing.id]
+            del self.entries[standing.id]
         if before != standing:
             self._tell(standing.id)
 

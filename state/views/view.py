@@ -25,7 +25,7 @@ from ..feeds.digest import Plot
 from ..feeds.entry import FeedName
 from ..feeds.feed import EntryOutcome, EntryVerdict
 from ..feeds.kinds import KINDS, all_parts
-from ..replication.holding import Watcher
+from ..replication.replicafeeds import Watcher
 from .fields import read_fields
 
 Fact = TypeVar("Fact")

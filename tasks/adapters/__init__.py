@@ -2,4 +2,5 @@
 the engine.
 
 Public: `Adapters` (adding, names, look-up), `AdapterFiles` (fetching). Spec: docs/spec/adapter.md.
+Imports `engine/`, `inference/` and `placement/`.
 """

@@ -3,4 +3,6 @@
 `drafter.py` guesses from what was said before, `controller.py` decides how many guesses are worth
 computing, `speculation.py` joins them at the gateway, and `inputs.py` decides at the first stage
 what is computed.
+
+Public: `Drafting`, `Speculation`, `Inputs`, `DraftCounts`. Imports no other package of shoal.
 """

@@ -31,10 +31,8 @@ from .spans.opening import block_names, parse_open
 from .spans.rules import SessionRules, recalled
 from .spans.runner import Runner
 from .training import Training
-from .wire import Buffer, Header, WireError
+from .wire import Header, Request, Result, WireError
 
-Result = tuple[object, Buffer]
-Request = Callable[[Header, memoryview], Result]
 _UNLOADABLE = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 """Errors of a model's values that no check has foreseen. A RuntimeError is not among them, because
 after one of a card the process must end."""
@@ -61,15 +59,14 @@ class Core:
         """
         self._emit = emit
         self._memory_bytes = memory_bytes
-        self._shards: dict[int, LoadedShard] = {}
-        self._sessions: dict[SessionId, Session] = {}
+        self.shards: dict[int, LoadedShard] = {}
+        self.sessions: dict[SessionId, Session] = {}
         self._held_until = 0.0  # time until which background work waits
         self._opened = 0  # number of sessions that were ever opened
-        self._training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
-        settled = emit_soon or emit, settle
-        copies = HostCopies(self._host_bytes)
+        self.training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
+        settled, copies = (emit_soon or emit, settle), HostCopies(self._host_bytes)
         self.runner = Runner(
-            self._sessions, self._training, emit, settled, copies, lambda: self.clock()
+            self.sessions, self.training, emit, settled, copies, lambda: self.clock()
         )
         kv_parts = arrival.KvParts(self._present, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
@@ -80,14 +77,11 @@ class Core:
             "close": self._close,
             "export": self._export,
             "import": self._import,
-            "read": kv_parts.read,
-            "write": kv_parts.write,
             "fork": self._fork,
             "recall": self._recall,
             "usage": self._usage,
-            "tune-open": self._training.open,
-            "tune-set": self._training.set,
-            "tune-close": self._training.close,
+            **kv_parts.requests(),
+            **self.training.requests(),
         }
 
     # Access to the machine. The simulator overrides these methods.
@@ -130,7 +124,7 @@ class Core:
     @property
     def wait(self) -> float | None:
         """Seconds until `step` must be called: 0 if there is work, None if there is none."""
-        if not self.runner.scheduler.busy and not self._training.busy:
+        if not self.runner.scheduler.busy and not self.training.busy:
             return None
         return self._held
 
@@ -148,10 +142,10 @@ class Core:
     def step(self) -> None:
         """Compute one step of sessions, or one unit of a training pass: if there are no sessions
         with work, or if units have their part of the time beside steps."""
-        if self.runner.scheduler.busy and not self._training.is_due:
+        if self.runner.scheduler.busy and not self.training.is_due:
             self.runner.step()
-        elif self._training.busy:
-            self._training.unit(beside=self.runner.scheduler.busy)
+        elif self.training.busy:
+            self.training.unit(beside=self.runner.scheduler.busy)
 
     def handle(self, header: Header, payload: memoryview) -> None:
         """Process one frame. Raises WireError if no daemon would send such a frame."""
@@ -163,9 +157,9 @@ class Core:
         elif name == "hold" and len(header) == 1:
             self._hold()
         elif name == "tune":
-            self._training.submit(header, payload)
+            self.training.submit(header, payload)
         elif name == "tune-stop" and len(header) == 3:
-            self._training.stop(header)
+            self.training.stop(header)
         elif isinstance(name, str) and name in self._requests and len(header) > 1:
             self._answer(self._requests[name], header, payload)
         else:
@@ -176,7 +170,7 @@ class Core:
         """Memory of all weights and of the used KV, in bytes."""
         return sum(
             shard.weight_bytes + shard.pool.used * shard.block_bytes
-            for shard in self._shards.values()
+            for shard in self.shards.values()
         )
 
     # Requests. Each returns the value and payload of the reply, or raises EngineError.
@@ -204,7 +198,7 @@ class Core:
             loaded = LoadedShard(shard, self.compute(arch, shard), size)
         except _UNLOADABLE as error:  # a model must not end the sessions of other models
             raise _unloadable(error) from error
-        self._shards[number] = loaded
+        self.shards[number] = loaded
         seconds = self.clock() - started
         exactness = loaded.compute.exactness
         features = _FEATURES if loaded.reuses else _FEATURES - {"export"}
@@ -224,19 +218,19 @@ class Core:
 
     def _drop_shard(self, number: int) -> None:
         """Free a shard and drop its sessions."""
-        shard = self._shards.pop(number, None)
-        self._training.drop(shard)
-        for session in [each for each in self._sessions.values() if each.shard is shard]:
-            del self._sessions[session.name]
+        shard = self.shards.pop(number, None)
+        self.training.drop(shard)
+        for session in [each for each in self.sessions.values() if each.shard is shard]:
+            del self.sessions[session.name]
             self.runner.drop(session)
 
     def _check_memory(self, weights: int, kv: int) -> None:
         """Raise EngineError `no-memory` if a further shard's weights and KV exceed the limit."""
         limit = self.available_bytes()
         if self._memory_bytes:
-            limit = self._memory_bytes - sum(shard.bytes for shard in self._shards.values())
-            if weights + kv > limit - self._training.beside_kv:
-                self._training.end_all()
+            limit = self._memory_bytes - sum(shard.bytes for shard in self.shards.values())
+            if weights + kv > limit - self.training.beside_kv:
+                self.training.end_all()
         if weights + kv > limit:
             raise EngineError(
                 "no-memory",
@@ -252,14 +246,14 @@ class Core:
     def _spare_bytes(self) -> int:
         """Return the memory that weights and KV leave."""
         if self._memory_bytes:
-            return self._memory_bytes - sum(shard.bytes for shard in self._shards.values())
+            return self._memory_bytes - sum(shard.bytes for shard in self.shards.values())
         return self.available_bytes()
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
         order = parse_open(header)
         shard = self._loaded(order.shard)
-        if order.name in self._sessions:
+        if order.name in self.sessions:
             raise EngineError("session-exists", "the session is open already")
         context, tokens, adapter = shard.compute.arch.context, order.tokens, order.adapter
         if not 0 < tokens <= context:
@@ -284,6 +278,7 @@ class Core:
             order.owner,
             shard.costs,
             user=order.user,
+            network=order.network,
             background=order.background,
             adapter=used.costs if used is not None else None,
         )
@@ -301,7 +296,7 @@ class Core:
 
     def _close(self, header: Header, payload: memoryview) -> Result:
         """Close a session, even if its names are malformed. Its named blocks stay cached."""
-        session = self._sessions.pop(self._name(header[0]), None)
+        session = self.sessions.pop(self._name(header[0]), None)
         if session is not None:
             try:
                 names = block_names(session.owner, session.adapter_root, payload)
@@ -360,17 +355,17 @@ class Core:
         return None, b""
 
     def _usage(self, header: Header, payload: memoryview) -> Result:
-        shards = self._shards.values()
+        shards = self.shards.values()
         usage = {
-            "sessions": len(self._sessions),
+            "sessions": len(self.sessions),
             "kv_bytes_reserved": sum(each.pool.promised * each.block_bytes for each in shards),
             "kv_bytes_limit": sum(each.pool.total * each.block_bytes for each in shards),
             "kv_bytes_cached": sum(each.pool.cached * each.block_bytes for each in shards),
             "kv_bytes_copied": self.runner.room.copies.used,
             "weight_bytes": sum(each.weight_bytes for each in shards),
             "adapter_bytes": sum(each.adapters.size for each in shards),
-            "tunings": self._training.count,
-            "tuning_bytes": self._training.used_bytes,
+            "tunings": self.training.count,
+            "tuning_bytes": self.training.used_bytes,
             "rss_bytes": self.resident_bytes(),
         }
         return usage, b""
@@ -378,7 +373,7 @@ class Core:
     def _loaded(self, number: object) -> LoadedShard:
         """Return a loaded shard. Raises EngineError `no-shard` if there is none with this
         number."""
-        shard = self._shards.get(number) if isinstance(number, int) else None
+        shard = self.shards.get(number) if isinstance(number, int) else None
         if shard is None:
             raise EngineError("no-shard", "no such shard is loaded")
         return shard

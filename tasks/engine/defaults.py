@@ -66,6 +66,7 @@ GROUP_GROWTH = 1.25  # factor by which the number of groups changes, by 1 at lea
 GROUP_PAUSES = 4  # pauses of up to this many times between two rows of a session are idle time
 GROUP_GAIN = 0.25  # seconds saved by making groups, as a part of a step's fixed ones, at least
 ACCOUNTS = 1024  # gateways whose virtual time is stored
+NETWORK_STEPS = 64  # steps for which a gateway without work counts among those of its network
 USERS = 64  # users of one gateway whose virtual time is stored while they have no session
 CALIBRATION_ROWS = 64  # rows of the larger step that is measured after loading …
 CALIBRATION_S = 0.25  # … unless the smaller one takes longer than this many seconds
@@ -84,7 +85,7 @@ HOST_PART = 0.5  # part of the free host memory that copies of KV may take
 
 THREAD_BYTES = 4 << 20  # payloads above this are copied by a thread, not by the daemon's loop
 PASS_POSITIONS = 8192  # positions of one training pass
-TUNINGS = 16  # open tunings of a worker
+TUNINGS = 32  # open tunings of a worker: more than all trainers on other nodes have
 PASSES = 64  # passes of one tuning that wait
 TUNING_BYTES = 1 << 30  # memory of all tunings of a worker
 TUNING_SHARE = 0.5  # largest part of a shard's KV memory that tunings take if there is no other

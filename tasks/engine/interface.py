@@ -230,7 +230,8 @@ class SessionTerms:
 
     `owner` is its gateway, which shares its time fairly with other gateways. Only sessions of the
     same owner share cached blocks. `own` says that it is this machine's gateway, whose sessions
-    lose their memory last. `user` is a tag of at most 16 bytes, by which the owner's users
+    lose their memory last. `network` is where the gateway is, or ""; gateways of one network share
+    the time of one. `user` is a tag of at most 16 bytes, by which the owner's users
     share its time. `background` sessions are computed after all others. `names` are
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
@@ -251,7 +252,11 @@ class SessionTerms:
     packed: bool = False
     exact: bool = True
     rules: Rules = NO_RULES
+    network: str = ""
 
+
+NETWORK_BYTES = 64
+"""Size of the longest name of a network in bytes."""
 
 KvForm = Literal["exact", "int8"]
 """How a part of KV is encoded: in the shard's dtype, or as int8 with a scale in float16 for each

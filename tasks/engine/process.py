@@ -325,7 +325,7 @@ class EngineProcess:
             rules = None if terms.rules == NO_RULES else astuple(terms.rules)
             more = terms.shard, terms.soon, terms.adapter, terms.own, terms.packed, terms.exact
             value, _ = await self._requests.request(
-                "open", *fields, *more, rules, payload=terms.names
+                "open", *fields, *more, rules, terms.network, payload=terms.names
             )
         except BaseException as error:
             self._sessions.pop(session, None)

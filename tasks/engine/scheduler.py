@@ -14,7 +14,8 @@ comes first. If sessions of several shards have work, the step is for the shard 
 comes first. A session that had no work, or got all that it wanted, is advanced to the virtual time
 of the others, and so are a user and a gateway. None of them can therefore save up time. A gateway
 tells its users apart by tags. These divide its share, and do not enlarge it, however many it makes
-up.
+up. In the same way, the gateways of one network divide the share of one gateway: the seconds of
+each count as often as there are gateways that had work lately.
 
 Texts and prompts pay in the same currency. The whole predicted time of a step is charged to its
 sessions. The fixed part is paid by the running texts, which would take a step without prompts too,
@@ -38,6 +39,7 @@ from .defaults import (
     DECODE_PART,
     GROUP_GAIN,
     IDLE_STEP_S,
+    NETWORK_STEPS,
     PREFILL_FACTOR,
     PREFILL_STEP_FACTOR,
     PREFILL_STEP_S,
@@ -48,7 +50,7 @@ from .defaults import (
 from .grouping import Groups
 from .kv.blocks import BLOCK
 from .scheduling.costs import AdapterCosts, StepCosts
-from .scheduling.shares import Gateway, Share, User, affordable, fair, prune_users
+from .scheduling.shares import Gateway, GatewayNetwork, Share, User, affordable, fair, prune_users
 
 
 @dataclass(slots=True)
@@ -82,6 +84,7 @@ class Scheduler:
         self.groups = Groups()
         """The sessions whose rows visit other stages too."""
         self._gateways: dict[str, Gateway] = {}
+        self._networks: dict[str, GatewayNetwork] = {}
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the gateway that was served last
         self._number = 0
@@ -105,18 +108,22 @@ class Scheduler:
         costs: StepCosts,
         *,
         user: bytes = b"",
+        network: str = "",
         background: bool = False,
         adapter: AdapterCosts | None = None,
     ) -> Share:
         """Add a session of the gateway `owner`, for its user with the tag `user`, on the shard that
         has these costs.
 
-        Background sessions come after all others. `adapter` are the costs of the session's adapter.
+        `network` is where the gateway is; "" stands for a network of its own. Background sessions
+        come after all others. `adapter` are the costs of the session's adapter.
         """
         gateway = self._gateways.get(owner)
         if gateway is None:
             self._prune()
-            gateway = self._gateways[owner] = Gateway(self._next(), self._time)
+            gateway = self._gateways[owner] = Gateway(GatewayNetwork(), self._next(), self._time)
+        if network and not gateway.shares:  # it may have moved since its last session
+            gateway.network = self._networks.setdefault(network, GatewayNetwork())
         found = gateway.users.get(user)
         if found is None:
             prune_users(gateway)
@@ -145,6 +152,7 @@ class Scheduler:
         user, gateway = share.user, share.user.gateway
         if not gateway.ready:
             gateway.time = max(gateway.time, self._time)
+            gateway.network.lately[gateway] = None
         if not user.ready:
             user.time = max(user.time, gateway.served)
         gateway.ready += 1
@@ -352,7 +360,7 @@ class Scheduler:
             if rows < share.rows:
                 rows = max(0, rows - (share.position + rows) % BLOCK)
                 more = min(rows + BLOCK, room)
-                if step.price(share, more) <= behind < inf:
+                if step.price(share, more) * gateway.weight <= behind < inf:
                     rows = more - (share.position + more) % BLOCK * (more < share.rows)
             if rows <= 0 and first:
                 rows = min(share.rows, BLOCK - share.position % BLOCK)
@@ -388,6 +396,7 @@ class Scheduler:
         gateway = user.gateway
         if gateway.step != self._step:
             gateway.step, gateway.before = self._step, gateway.time
+            gateway.weight = gateway.network.weight(self._step - NETWORK_STEPS)
             if share.decode:
                 self._with_texts.add(gateway)
         if gateway.time > self._time:
@@ -399,7 +408,7 @@ class Scheduler:
         share.charged = seconds
         share.time += seconds
         user.time += seconds
-        gateway.time += seconds
+        gateway.time += seconds * gateway.weight
 
     @staticmethod
     def _pay(step: _Step, start: int, part: Callable[[Share], float]) -> None:
@@ -414,7 +423,7 @@ class Scheduler:
             share.charged += seconds
             share.time += seconds
             share.user.time += seconds
-            share.user.gateway.time += seconds
+            share.user.gateway.time += seconds * share.user.gateway.weight
         step.unpaid = 0.0
 
     def _prune(self) -> None:
@@ -423,3 +432,5 @@ class Scheduler:
             self._gateways = {
                 owner: gateway for owner, gateway in self._gateways.items() if gateway.shares
             }
+            used = {gateway.network for gateway in self._gateways.values()}
+            self._networks = {name: each for name, each in self._networks.items() if each in used}

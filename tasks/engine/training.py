@@ -7,7 +7,7 @@ because a row that arrives during a unit waits for its end.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,10 +33,9 @@ from .errors import EngineError
 from .interface import NAME_BYTES
 from .passes import OpenTuning, PassOrder, ShardPass, Tuner, pass_sizes, tensor_sizes
 from .shard import LoadedShard
-from .wire import Buffer, Header
+from .wire import Buffer, Header, Request, Result
 
 Emit = Callable[[Header, Buffer], None]
-Result = tuple[object, Buffer]
 _FLOAT = 4  # bytes
 
 
@@ -183,10 +182,15 @@ class Training:
         works = [each.work for some in self._tunings.values() for each in some.waiting]
         return self._used + max(works, default=0)
 
-    # Requests.
+    def requests(self) -> Mapping[str, Request]:
+        """Return what answers each frame about tunings."""
+        return {"tune-open": self.open, "tune-set": self.set, "tune-close": self.close}
 
     def open(self, header: Header, payload: memoryview) -> Result:
-        """Open a tuning, and reserve the memory of its tensors."""
+        """Open a tuning, and reserve the memory of its tensors.
+
+        Raises EngineError if the adapter does not suit the shard, or there is no room.
+        """
         name = _session(header)
         try:
             order = typed(OpenTuning, decode(payload, limit=HEADER_BYTES, depth=ADAPTER_DEPTH))
@@ -208,7 +212,10 @@ class Training:
         return None, b""
 
     def set(self, header: Header, payload: memoryview) -> Result:
-        """Replace the tensors of a tuning. What was kept with the old ones is dropped."""
+        """Replace the tensors of a tuning. What was kept with the old ones is dropped.
+
+        Raises EngineError `busy` while passes wait, and `bad-adapter` if the tensors are malformed.
+        """
         tuning = self._tuning(header)
         if tuning.waiting:
             raise EngineError("busy", "passes with the tensors so far wait")

@@ -15,7 +15,7 @@ import struct
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgpack
 
@@ -25,6 +25,10 @@ from .defaults import HEADER_BYTES, INLINE_BYTES, PAYLOAD_BYTES
 
 Buffer = bytes | bytearray | memoryview
 Header = Sequence[object]
+Result = tuple[object, Buffer]
+"""The value and the payload of a reply."""
+Request = Callable[[Header, memoryview], Result]
+"""What answers one kind of frame, of which it takes the header and the payload."""
 
 _PREFIX = struct.Struct("!IB3xQ")  # header size, kind, payload size
 _INLINE, _DESCRIPTOR = 0, 1
@@ -143,7 +147,10 @@ class WorkerChannel:
 
     def arrived(self, most: int) -> list[tuple[Header, "Payload"]]:
         """Do the same, but leave payloads of over `most` bytes where they are. The caller must read
-        or close them."""
+        or close them.
+
+        Raises WireClosed if the other end is closed, and WireError if the frames are malformed.
+        """
         try:
             room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
             data, ancillary, flags, _ = self._sock.recvmsg(_RECEIVE, room, _CLOEXEC)

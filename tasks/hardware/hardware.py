@@ -1,5 +1,6 @@
 """The hardware of one node: what is known of it, and the task that measures what is not known."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from pathlib import Path
@@ -30,8 +31,8 @@ class Hardware:
         self._folder = folder
         self._signs = signs
         self._offered = NOTHING
-        self.chosen = "cpu"
-        """Name of the device that the engine computes on."""
+        self.chosen: tuple[str, ...] = ("cpu",)
+        """Names of the devices that the engines compute on."""
         self._report = stored
         self._listed: Report | None = None  # devices without speeds, until they are measured
         self.progress: Progress = "measured" if stored else "off"
@@ -47,9 +48,9 @@ class Hardware:
         stored = await host.offload(load_report, host, folder, signs.fingerprint)
         return cls(host, folder, signs, stored)
 
-    async def choose(self, wanted: str) -> tuple[Device, str]:
-        """Choose the device that the engine computes on. Return it, and why it is not the wanted
-        one, or "".
+    async def choose(self, wanted: Sequence[str]) -> tuple[list[Device], str]:
+        """Choose the devices that the engines compute on. Return them, and why a wanted one is not
+        among them, or "".
 
         If the choice depends on the devices that torch sees, and no report has them, a process
         lists them, which takes a few seconds.
@@ -57,9 +58,9 @@ class Hardware:
         if self._report is None and must_list(wanted, self._signs):
             with suppress(ProbeFailed):  # then there is only the CPU
                 self._listed = await list_devices(self._host)
-        device, why_not = choose(wanted, self.devices())
-        self.chosen = device.name
-        return device, why_not
+        found, why_not = choose(wanted, self.devices())
+        self.chosen = tuple(device.name for device in found)
+        return found, why_not
 
     def offer(self, capacity: Capacity) -> None:
         """Set what the owner of the machine offers. Its speed is added from the report."""
@@ -67,11 +68,11 @@ class Hardware:
 
     @property
     def capacity(self) -> Capacity:
-        """The capacity to publish, with the speed of the device that the engine computes on."""
+        """The capacity to publish, with the speed of the devices that the engines compute on."""
         report = self._report
         if report is None:
             return self._offered
-        mine = (device for device in usable(report.devices) if device.name == self.chosen)
+        mine = (device for device in usable(report.devices) if device.name in self.chosen)
         devices = tuple(device.published() for device in mine)
         return changed(self._offered, load_rate=report.load_rate, devices=devices)
 

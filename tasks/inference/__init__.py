@@ -1,5 +1,6 @@
 """Generation of one answer through a chain of stages: the gateway's part and the stages' part.
 
-Public: `Gateway`, `GenerateRequest`, `Models`, `Sources`, `Stage`, `Courier`. Imports `engine/`,
-`placement/`, `text/` and `usage/`. Spec: docs/spec/session.md.
+Public: `Gateway`, `GenerateRequest`, `Models`, `ModelSources`, `Stage`, `Courier`. Imports
+`engine/`, `text/`, `routing/`, `drafting/`, `chunks/`, `costs/`, `placement/` and `usage/`. Spec:
+docs/spec/session.md.
 """

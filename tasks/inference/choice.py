@@ -101,6 +101,7 @@ class Choice:
         self._times: OrderedDict[_TimesKey, Times] = OrderedDict()
         self._line = Line()
         self._looking = trio.Lock()
+        self._resting: dict[RoomRequest, trio.Event] = {}
         self.errors = AnswerErrors(MeanError(), MeanError(), Trackers())
         """The errors of predictions about this gateway's answers."""
 
@@ -244,6 +245,23 @@ class Choice:
         if wish.first:
             self._line.check(wish.place, self._host.now())
 
+    async def rest(self, place: RoomRequest, seconds: float) -> None:
+        """Wait before a request looks for room again: for some seconds, or until a session of this
+        gateway has ended and the request is the first that waits."""
+        self._resting[place] = event = trio.Event()
+        try:
+            with trio.move_on_after(seconds):
+                await event.wait()
+        finally:
+            self._resting.pop(place, None)
+
+    def freed(self, root: str) -> None:
+        """Have the first request that waits for room for a model look again, because a session has
+        ended."""
+        place = next((each for each in self._line.waiting(root) if each in self._resting), None)
+        if place is not None:
+            self._resting.pop(place).set()
+
     def leave(self, place: RoomRequest) -> None:
         """Record that a request no longer waits for room."""
         self._line.leave(place)
@@ -348,6 +366,13 @@ class Choice:
         """Return the predicted seconds of a token over a chain of members."""
         computing = sum(self.believed(hop, model).token_s for hop in chain)
         return computing + self._ring_s([hop.peer for hop in chain])
+
+    def knows(self, chain: Sequence[Hop]) -> bool:
+        """Return whether the round trips around a chain are reported or measured."""
+        members, own = self._directory.members(), self._courier.peer
+        peers = [hop.peer for hop in chain]
+        pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
+        return all(own in pair or self._trip(members, *pair) for pair in pairs)
 
     # Measurements.
 

@@ -12,6 +12,7 @@ from ...transport.link.calls import Call, Handler, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.link.serving import StreamHandler
 from ...transport.link.stream import Stream
+from ...transport.networks import targets
 from ..routing.defaults import LINK_S
 
 Connect = Callable[[PeerId], Awaitable[object]]
@@ -106,6 +107,13 @@ class Courier:
         """Return the byte/s of the link to a peer as it measures them, 0 if it has not."""
         link = self._endpoint.link(peer) if peer != self.peer else None
         return link.rate if link is not None else 0.0
+
+    def network(self, peer: PeerId) -> str:
+        """Return the smallest network in which this node sees a peer: an IPv4 address, or a /64 of
+        IPv6. It is "" for this node, and for a peer that only relays connect."""
+        link = self._endpoint.link(peer) if peer != self.peer else None
+        seen = () if link is None else tuple(link.seen)
+        return targets(seen[-1])[0].name if seen else ""
 
     def is_linked(self, peer: PeerId) -> bool:
         """Return whether the peer has a link, even a quiet one, or is this node."""

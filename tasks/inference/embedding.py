@@ -17,7 +17,8 @@ import trio
 
 from ..defaults import EMBEDDINGS_AT_ONCE
 from ..errors import NoRoute, PromptTooLong, SessionError
-from .generation import Arrived, Awaited, Model, Pooled
+from .conversation.items import Arrived, Pooled
+from .generation import Awaited, Model
 from .routing import Hop
 
 Vector: TypeAlias = "array[float]"

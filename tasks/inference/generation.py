@@ -1,12 +1,8 @@
 """State of one generation at its gateway: request, session, tokens, text and figures."""
 
-import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
-
-import trio
 
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE
@@ -18,6 +14,7 @@ from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, TextDelta
+from .conversation.items import Arrived, Complete, Item, ItemQueue, Needed, Pooled
 from .routing import Hop
 from .session import Need, PooledSpan, Rebuilt, SampledToken, SpanProgress
 from .surviving.continuing import Continuation
@@ -37,7 +34,7 @@ class TextCodec(Protocol):
     @property
     def info(self) -> TextInfo: ...
 
-    async def encode(self, text: str) -> list[int]: ...
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
 
     async def encode_chat(
         self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True
@@ -99,9 +96,11 @@ class GenerateRequest:
     If `raw`, the chat template is skipped. A request for a job has a `turn`: when it ends, the
     request closes its chain, and in the next turn it continues after the last token. If
     `logprobs`, the events carry each token with its probability, and the `top` most likely tokens
-    at its place. `user` is a name for the user of
-    this node, or "": stages get a tag in its place, by which they share this node's part of their
-    time. `adapter` is the name or root of an adapter, or "". `apart` restricts the chains.
+    at its place. If `exact`, hidden states and KV travel as they were computed. `received` is the
+    beginning of the answer, from another gateway with the same seed: it is not emitted. `user` is a
+    name for the user of this node, or "": stages get a tag in its place, by which they share this
+    node's part of their time. `adapter` is the name or root of an adapter, or "". `apart` restricts
+    the chains.
     """
 
     model: str
@@ -119,6 +118,8 @@ class GenerateRequest:
     user: str = ""
     adapter: str = ""
     apart: Apart | None = None
+    exact: bool = False
+    received: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +171,6 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A token that has arrived at the gateway."""
-
-    token: SampledToken
-    at: float  # time at which the message arrived, in seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Pooled:
-    """The sum of the final states of a span that ends before `position`."""
-
-    position: int
-    states: tuple[float, ...]  # one for each hidden value
-
-
-@dataclass(frozen=True, slots=True)
 class SessionPurpose:
     """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
     whose name it runs, or "". A `pooled` session generates no tokens. `top` is the number of most
@@ -198,23 +183,6 @@ class SessionPurpose:
     top: int = 0
     exact: bool = False
     rules: Rules = NO_RULES
-
-
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """The first stage asks for the tokens from position `start` to before `stop`."""
-
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """All stages have the state of all positions before the one at which the chain continues."""
-
-
-Item = Arrived | Pooled | SpanProgress | Needed | Complete | SessionError
-"""A message of the chain, or the error that ends the session."""
 
 
 @dataclass(slots=True)
@@ -254,6 +222,7 @@ class Standby:
     epoch: int
     have: int = 0
     fed: bool = False
+    ready: bool = False  # whether it has the session open
 
 
 class GenerationRun:
@@ -296,15 +265,10 @@ class GenerationRun:
         self.activations: Activations = "exact"  # of all stages
         self.times = RunTimes(now)
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
-        self.arrival = trio.Event()  # set when an item is queued; replaced by the one that waits
+        self.items = ItemQueue()
         self._expected = len(ids)
         self._progress = 0
         self._final = False
-        self._broken = False
-        self._ended = trio.Event()  # set by the final token or an error
-        self._next_at = 0.0  # earliest time at which `heard` returns tokens again
-        # Unbounded, but it holds at most `new` tokens and one progress per position.
-        self._send, self._inbox = trio.open_memory_channel[Item](math.inf)
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -365,10 +329,9 @@ class GenerationRun:
             return False
         if token.final:
             self._final = True
-            self._ended.set()
         self.pace.note(now, token=True)
         self.times.note(now)
-        self._put(Arrived(token, now))
+        self.items.put(Arrived(token, now), last=token.final)
         return not token.final
 
     def take_progress(self, progress: SpanProgress, now: float) -> None:
@@ -379,7 +342,7 @@ class GenerationRun:
             return
         self._progress = progress.position
         self.pace.note(now)
-        self._put(progress)
+        self.items.put(progress)
 
     def take_pooled(self, progress: PooledSpan, states: tuple[float, ...], now: float) -> None:
         """Queue the sum of a span's final states. One that was not expected ends the session."""
@@ -388,14 +351,14 @@ class GenerationRun:
             return
         self._progress = progress.position
         self.pace.note(now)
-        self._put(Pooled(progress.position, states))
+        self.items.put(Pooled(progress.position, states))
 
     def take_need(self, need: Need) -> None:
         """Queue the first stage's need of tokens. Raises SessionError if it has no such need."""
         if self.continuation is None:
             raise SessionError("bad-message", "the session's chain was not changed")
         self.continuation.want(need.start, need.stop)
-        self._put(Needed(need.start, need.stop))
+        self.items.put(Needed(need.start, need.stop))
 
     def take_rebuilt(self, rebuilt: Rebuilt, now: float) -> None:
         """Note that a stage has rebuilt a part of its state."""
@@ -403,7 +366,7 @@ class GenerationRun:
         if rest is not None and rest.built(rebuilt.index, rebuilt.position):
             waited, self.pace.heard_at = bool(rest.lacking), now
             if rebuilt.position == rest.resume and waited is False:
-                self._put(Complete())
+                self.items.put(Complete())
 
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
         """Record that the stage `sender` no longer hears its neighbour `peer`, or hears it
@@ -425,7 +388,7 @@ class GenerationRun:
     @property
     def pending(self) -> int:
         """Number of queued items that `heard` has not returned yet."""
-        return self._inbox.statistics().current_buffer_used
+        return self.items.waiting
 
     @property
     def missed(self) -> frozenset[PeerId]:
@@ -441,7 +404,7 @@ class GenerationRun:
     def has_gone_on(self, since: float) -> bool:
         """Return whether the chain has sent a message after the time `since`, has not failed and
         does not crawl."""
-        return self.pace.heard_at > since and not self._broken and not self.pace.crawls
+        return self.pace.heard_at > since and not self.items.failed and not self.pace.crawls
 
     def note_answer(self, peer: PeerId, seconds: float) -> None:
         """Record that a stage has answered a call within `seconds`."""
@@ -449,36 +412,11 @@ class GenerationRun:
 
     def fail(self, error: SessionError) -> None:
         """Queue `error` as the last item of the session. Later errors are ignored."""
-        if not self._broken:
-            self._put(error)
-            self._broken = True
-            self._ended.set()
+        self.items.put(error)
 
     async def heard(self, timeout: float, pace: float = EMIT_PACE) -> list[Item]:
-        """Return the queued items in order, waiting for the first one. An error is always the last
-        item.
-
-        Returns nothing after `timeout` seconds. Tokens of a fast model are collected for `pace`
-        seconds, except the first and the last token. A person sees no difference, and detokenizing
-        each token alone costs more than computing it.
-        """
-        items: list[Item] = []
-        with trio.move_on_after(timeout):
-            items.append(await self._inbox.receive())
-        if items and isinstance(items[0], Arrived):
-            if self._next_at > trio.current_time():
-                with trio.move_on_at(self._next_at):
-                    await self._ended.wait()
-            self._next_at = trio.current_time() + pace
-        with suppress(trio.WouldBlock):
-            while True:
-                items.append(self._inbox.receive_nowait())
-        return items
-
-    def _put(self, item: Item) -> None:
-        if not self._broken:
-            self._send.send_nowait(item)
-            self.arrival.set()
+        """Return the queued items in order, as `ItemQueue.read` does."""
+        return await self.items.read(timeout, pace)
 
     def describe(self, index: int) -> str:
         """Return a description of the stage at `index` for a person: its position, peer and

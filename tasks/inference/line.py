@@ -8,6 +8,7 @@ other, and does not try to open 1,000 sessions again and again.
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..defaults import BACK_FRESH, MAX_AHEAD, MEMORY_PATIENCE
@@ -52,6 +53,10 @@ class Line:
                 break
             count += 1
         return count
+
+    def waiting(self, root: str) -> Iterable[RoomRequest]:
+        """Return the requests for a model, the first to come first."""
+        return self._places.get(root, ())
 
     def told(self, root: str, back_s: float, ahead: int, now: float) -> None:
         """Record in how many seconds a request has room after `ahead` others."""

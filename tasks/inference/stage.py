@@ -81,15 +81,16 @@ class Stage:
         """KV of other nodes for the sessions here, and what these leave behind."""
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
-        self._all = StageSessions(courier.peer)
+        self.table = StageSessions(courier.peer)
+        """The shards that are served, and the sessions of all gateways."""
         self._meetings = Meetings(host, courier)
-        self._changes = StageChanges(host, courier, self._all, self._meetings)
-        self.copies = StageCopies(host, courier, engine, self._all, self._meetings)
+        self._changes = StageChanges(host, courier, self.table, self._meetings)
+        self.copies = StageCopies(host, courier, engine, self.table, self._meetings)
         """Copies of sessions' KV to standbys."""
         self._budget = SentBudget(sent_bytes)
         self._slow = SlowLinks()
-        self._endings = StageEndings(host, courier, engine, self._all)
-        self._parts = StageParts(host, courier, engine, self._all, self.meter, self._endings)
+        self._endings = StageEndings(host, courier, engine, self.table)
+        self._parts = StageParts(host, courier, engine, self.table, self.meter, self._endings)
         self._outputs = StageOutputs(self._parts, self._changes, self.chunks, self._slow)
         StageInputs(self._parts, self._changes).listen()
         StageRecalls(self._parts).listen()
@@ -100,7 +101,7 @@ class Stage:
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
         self._watches = Rates(Rate(*WATCHES))
         courier.handle("session.state", coded(self._on_state))
-        courier.handle("stage.probe", StageLoads(host, self._all).on_probe)
+        courier.handle("stage.probe", StageLoads(host, self.table).on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
 
@@ -110,7 +111,7 @@ class Stage:
 
     def find_shard(self, asked: AsksShard) -> ServedShard:
         """Return the shard that a message asks for. Raises SessionError `no-shard`."""
-        return self._all.find_shard(asked)
+        return self.table.find_shard(asked)
 
     @property
     def logged_bytes(self) -> int:
@@ -120,42 +121,42 @@ class Stage:
     @property
     def sessions(self) -> int:
         """Number of open sessions."""
-        return len(self._all.open)
+        return len(self.table.open)
 
     @property
     def waited_for(self) -> int:
         """Number of interactive sessions that compute here or did so lately."""
-        return self._all.waited_for(self._host.now())
+        return self.table.waited_for(self._host.now())
 
     def hold(self) -> None:
         """Have sessions of jobs wait for a request that has come to this node's gateway."""
-        if self._all.has_jobs:
+        if self.table.has_jobs:
             self._parts.engine.hold()
 
     def idle_time(self, number: int) -> float:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
-        return self._all.idle_time(number, self._host.now())
+        return self.table.idle_time(number, self._host.now())
 
     def unused_time(self, number: int) -> float:
         """Return for how many seconds nothing has used a shard: 0 if a session, a standby or a
         tuning does."""
-        return self._all.unused_time(number, self._host.now())
+        return self.table.unused_time(number, self._host.now())
 
     def speed(self, root: str, parts: Parts) -> ServedSpeed:
         """Return the speed of a shard, as predicted and measured."""
-        return self._all.speed(root, parts)
+        return self.table.speed(root, parts)
 
     def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
         """Return how many positions of KV one more session of a gateway may reserve now in a shard.
 
         None stands for this node's own gateway. The result is 0 if the shard is not held.
         """
-        return self._all.room(root, parts, gateway)
+        return self.table.room(root, parts, gateway)
 
     def log(self, gateway: PeerId, session: SessionId, index: int) -> SentLog | None:
         """Return the log of inputs that a session has sent to the next stage, or None if it is not
         open."""
-        found = self._all.open.get((gateway, session, index))
+        found = self.table.open.get((gateway, session, index))
         return found.log if found else None
 
     def serve(self, held: HeldShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
@@ -166,13 +167,13 @@ class Stage:
         """
         self.withdraw(number)
         speed = ServedSpeed(costs)
-        self._all.shards[number] = ServedShard(number, held, self._host.now(), speed)
+        self.table.shards[number] = ServedShard(number, held, self._host.now(), speed)
 
     def withdraw(self, number: int = 0) -> None:
         """End all sessions of a shard with code `shard-gone` and open no others, because the engine
         does not have it."""
-        served = self._all.shards.pop(number, None)
-        for session in self._all.of_shard(served):
+        served = self.table.shards.pop(number, None)
+        for session in self.table.of_shard(served):
             self._endings.fail(
                 session, "shard-gone", "the stage's engine stopped or took another shard"
             )
@@ -180,7 +181,7 @@ class Stage:
     def _computes_for(self, peer: PeerId) -> bool:
         """Return whether the peer is the gateway of a session here. It may sleep and continue
         later."""
-        return any(session.gateway == peer for session in self._all.open.values())
+        return any(session.gateway == peer for session in self.table.open.values())
 
     def _waits_for(self, peer: PeerId) -> bool:
         """Return whether the peer is the gateway of a session here or a neighbour in its chain.
@@ -189,14 +190,14 @@ class Stage:
         """
         return any(
             peer in (session.gateway, session.previous, session.next)
-            for session in self._all.open.values()
+            for session in self.table.open.values()
         )
 
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
         self._slow.lost(link.peer)
-        for session in list(self._all.open.values()):
+        for session in list(self.table.open.values()):
             if session.gateway == link.peer:
                 self._endings.drop(session)
             elif link.peer in (session.previous, session.next):
@@ -208,7 +209,7 @@ class Stage:
 
         Only the gateway can choose another chain.
         """
-        for session in self._all.open.values():
+        for session in self.table.open.values():
             if peer != session.gateway and peer in (session.previous, session.next):
                 order = session.open
                 self._endings.report(session, Quiet(order.session, order.epoch, peer, quiet))
@@ -224,7 +225,7 @@ class Stage:
 
     def _sweep(self) -> None:
         """Fail the sessions without a message for the idle time."""
-        for session in list(self._all.open.values()):
+        for session in list(self.table.open.values()):
             if session.heard < self._host.now() - self._idle:
                 self._endings.fail(session, "idle", f"no message for {self._idle:g} s")
 
@@ -232,7 +233,7 @@ class Stage:
         """Handle `session.state`: tell a gateway what delays its session."""
         if not self._watches.take(call.peer, self._host.now()):
             return Refusal("busy", "this stage is asked too often")
-        return Reply(self._all.state(call.peer, AskState.parse(call.header)).fields())
+        return Reply(self.table.state(call.peer, AskState.parse(call.header)).fields())
 
     # Opening and closing.
 
@@ -240,7 +241,7 @@ class Stage:
         try:
             message = Open.parse(call.header)
             _check_names(call.payload, message.tokens)
-            self._all.check(message)
+            self.table.check(message)
             await self._meetings.meet(call.peer, neighbours(message.stages, message.index))
             session = self._admit(call.peer, message)
             return await self._open(session, bytes(call.payload))
@@ -250,12 +251,12 @@ class Stage:
     def _admit(self, gateway: PeerId, message: Open) -> StageSession:
         """Register a new session. Raises SessionError if this stage cannot take it or reach its
         peers."""
-        if older := self._all.superseded(gateway, message):
+        if older := self.table.superseded(gateway, message):
             self._endings.drop(older)
         freeing = self._endings.freeing
-        served = self._all.check(message)
-        giving = self._all.check_open(gateway, message, self._host.now(), freeing)
-        yielding = self._all.yielding(gateway, message, self._host.now(), giving)
+        served = self.table.check(message)
+        giving = self.table.check_open(gateway, message, self._host.now(), freeing)
+        yielding = self.table.yielding(gateway, message, self._host.now(), giving)
         session = StageSession(
             open=message,
             served=served,
@@ -271,8 +272,8 @@ class Stage:
                 raise SessionError("unreachable", f"this stage has no link to {peer}")
         why = "another session needed its place or its memory"
         session.awaits = tuple(self._endings.fail(each, "preempted", why) for each in yielding)
-        self._all.open[session.name] = session
-        self._all.opening[session] = None
+        self.table.open[session.name] = session
+        self.table.opening[session] = None
         return session
 
     async def _open(self, session: StageSession, names: bytes) -> Reply:
@@ -301,12 +302,13 @@ class Stage:
                 exact=session.exact,
                 packed=session.packed,
                 rules=order.sampling.rules if order.sampling else NO_RULES,
+                network=self._courier.network(session.gateway),
             )
             cached = await self._adapters.open(self._parts.engine, session, on_event, terms)
             cached = await self.chunks.brought(session, names, cached)
-            opened = session.name in self._all.open
+            opened = session.name in self.table.open
         finally:
-            self._all.opening.pop(session, None)
+            self.table.opening.pop(session, None)
             if not opened:  # refused, cancelled, or closed in the meantime
                 self._endings.drop(session)
         if not opened:
@@ -327,7 +329,7 @@ class Stage:
         except SessionError as error:
             return Refusal(error.code, error.message)
         freed, slow, now = [], dict[PeerId, float](), self._host.now()
-        for session in self._all.close(call.peer, message.session, message.epoch):
+        for session in self.table.close(call.peer, message.session, message.epoch):
             self.meter.made(session.use, tokens=session.right(message.length), seconds=0.0)
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)

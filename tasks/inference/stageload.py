@@ -100,9 +100,9 @@ class StageLoads:
         wanted = asked.ahead + 1
         reserved = served.queue.reserved(asker, now)
         standbys = self._all.standbys(served)
-        room = self._all.room_for(served, asker, without=standbys) // BLOCK - reserved
+        room = self._all.room_for(served, asker, without=standbys) // BLOCK
         memory = [(seconds, each.blocks) for seconds, each in ends]
-        back = seconds_until_room(wanted * blocks_for(asked.soon), room, memory)
+        back = seconds_until_room(wanted * blocks_for(asked.soon) + reserved, room, memory)
         held = len(self._all.open) + len(self._all.opening.keys() - set(self._all.open.values()))
         slots = [(seconds, 1) for seconds, _ in ends]
         if not self._all.has_place(asker, now, wanted):

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Protocol
 
 from ...state import defaults as state_defaults
 from ...state.errors import FeedFull
@@ -70,36 +71,48 @@ class _Seen:
     step: int = 0  # the progress that was proven
 
 
-class Claimant:
-    """The decisions of one node about jobs.
+class Workers(Protocol):
+    """What a claimant knows of the nodes that do jobs, this one included."""
 
-    `willing` returns whether this node can and may do a job. `silent` returns for how many seconds
-    a peer has not answered: 0 while it answers, infinity if it never did. `patience` returns after
-    how many seconds of silence a peer's jobs are taken by other nodes. `work` returns how much work
-    a job is, by which its author is charged in `queue`. `guard` returns the guard of a block that
-    handles the job with the given id.
-    """
+    shares: WorkerRing
+
+    def silent(self, peer: PeerId) -> float:
+        """Return for how many seconds a peer has not answered: 0 while it answers, infinity if it
+        never did."""
+        ...
+
+    def patience(self) -> float:
+        """Return the seconds of silence after which other nodes take a peer's jobs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandling:
+    """How this node handles one job."""
+
+    willing: Callable[[Job], bool]
+    """Returns whether this node can and may do the job."""
+    work: Callable[[Job], float] = lambda job: float(job.rows)
+    """Returns how much work the job is, by which its author is charged."""
+    guard: Callable[[str], AbstractContextManager[None]] = lambda job: nullcontext()
+    """Returns the guard of a block that handles the job with this id."""
+
+
+class Claimant:
+    """The decisions of one node about jobs. `queue` is the order of users and their jobs."""
 
     def __init__(
         self,
         own: PeerId,
         jobs: Jobs,
-        shares: WorkerRing,
-        *,
-        willing: Callable[[Job], bool],
-        silent: Callable[[PeerId], float],
-        patience: Callable[[], float],
-        work: Callable[[Job], float] = lambda job: float(job.rows),
+        workers: Workers,
+        handling: JobHandling,
         queue: FairQueue | None = None,
-        guard: Callable[[str], AbstractContextManager[None]] = lambda job: nullcontext(),
     ) -> None:
         self._own = own
-        self._guard = guard
         self._jobs = jobs
-        self._shares = shares
-        self._willing = willing
-        self._silent = silent
-        self._patience = patience
+        self._workers = workers
+        self._handling = handling
         self._runs: dict[str, _Run] = {}
         self._seen: dict[str, _Seen] = {}
         self._paused: dict[str, _Pause] = {}
@@ -107,7 +120,6 @@ class Claimant:
         self._open: dict[str, float] = {}  # job -> since when it has been unclaimed
         self.queue = queue or FairQueue()
         """The order of users and their jobs, by the work that this node has begun."""
-        self._work = work
         self._round: Iterator[str] = iter(())
 
     @property
@@ -122,7 +134,7 @@ class Claimant:
         """
         best: tuple[Urgency, JobStanding] | None = None
         for job in self._some_jobs():
-            with self._guard(job):
+            with self._handling.guard(job):
                 standing = self._jobs.get(job)
                 if standing is None:
                     continue
@@ -132,7 +144,7 @@ class Claimant:
                     best = urgency, standing
         claim: Claim | None = None
         if best is not None:
-            with self._guard(best[1].id):
+            with self._handling.guard(best[1].id):
                 claim = self._begin(best[1], best[0][0], now)
         return claim
 
@@ -166,7 +178,7 @@ class Claimant:
             del self._runs[job]
             return True
         if standing is not None and standing.job is not None:
-            self.queue.begin(standing.job.author, self._work(standing.job))
+            self.queue.begin(standing.job.author, self._handling.work(standing.job))
         return False
 
     def step(self, job: str, step: int, kept: bytes = b"") -> Claim:
@@ -296,10 +308,10 @@ class Claimant:
         place = self._place(standing, job, now)
         if place is None or self._own in job.refused or not self._ready(job):
             return None
-        if not self._willing(job):
+        if not self._handling.willing(job):
             return None
         whole = float(job.parts * job.rows)
-        self.queue.came(job.author, job.whole, whole)
+        self.queue.came(job.author, job.whole, whole, now)
         order = self.queue.order(
             job.author, job.whole, whole, priority=job.priority, deadline=job.deadline
         )
@@ -331,11 +343,11 @@ class Claimant:
         of a live worker is always left to that worker.
         """
         left = False  # whether the first worker is dead
-        for worker in islice(self._shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
+        for worker in islice(self._workers.shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
             if worker == self._own:
                 return _LEFT if left else _OWN
-            silent = self._silent(worker)
-            if silent < self._patience():
+            silent = self._workers.silent(worker)
+            if silent < self._workers.patience():
                 others = _LEFT_TO_OTHERS if left else _OTHERS
                 # It may work on the job behind a partition, or be about to begin.
                 return None if silent or courteous else others
@@ -359,10 +371,10 @@ class Claimant:
         A claimant that does not answer gets more time, because it may be working behind a
         partition.
         """
-        silent, seen = self._silent(claim.claimant), self._seen[job.id]
+        silent, seen = self._workers.silent(claim.claimant), self._seen[job.id]
         # One node checks what a claimant has done. The others believe that it has done it.
         idle = now - (seen.proven if self._is_next(job, claim) else seen.since)
-        stuck = silent >= self._patience() if silent else idle >= job.lease
+        stuck = silent >= self._workers.patience() if silent else idle >= job.lease
         return stuck or self._is_overdue(job, now)
 
     def _is_late(self, job: Job, claim: Claim, now: float) -> bool:
@@ -377,10 +389,10 @@ class Claimant:
 
     def _is_next(self, job: Job, claim: Claim) -> bool:
         """Return whether this node is the first live one on the job's ring besides the claimant."""
-        for worker in islice(self._shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
+        for worker in islice(self._workers.shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
             if worker == self._own:
                 return True
-            if worker != claim.claimant and self._silent(worker) < self._patience():
+            if worker != claim.claimant and self._workers.silent(worker) < self._workers.patience():
                 return False
         return False
 
@@ -402,10 +414,10 @@ class Claimant:
         hedge = place == _HEDGED
         other = standing.claim if place == _AGAIN else None
         doubted = None
-        if other is not None and other.kept and not self._silent(other.claimant):
+        if other is not None and other.kept and not self._workers.silent(other.claimant):
             doubted = other
         else:
-            self.queue.begin(standing.job.author, self._work(standing.job))
+            self.queue.begin(standing.job.author, self._handling.work(standing.job))
         self._runs[standing.id] = _Run(claim, stubborn or hedge, hedge, doubted)
         self._round = iter(())  # begin a new round, so that turns count at once
         return claim

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from weakref import WeakValueDictionary
 
 import trio
@@ -77,7 +78,9 @@ class Collector:
                 for job in self._jobs.of(self._own):
                     with self._guard.around(f"job {job}", partial(self._put_off, job)):
                         self._consider(job, nursery)
-                with trio.move_on_after(defaults.COLLECT_PAUSE):
+                with trio.move_on_after(
+                    defaults.COLLECT_PAUSE if self._jobs.of(self._own) else inf
+                ):
                     await changed.wait()
                 await trio.sleep(defaults.PAUSE)
 
@@ -119,9 +122,9 @@ class Collector:
         """Fetch a result and store it on disk. If that fails, retry later or refuse the
         claimant."""
         try:
-            outcome = await self._checked(job, claim)
-            if outcome is not None and self._desk.standing(job.id) is not None:
-                result = await self._result_of(job, claim, outcome)
+            checked = await self._checked(job, claim)
+            if checked is not None and self._desk.standing(job.id) is not None:
+                result = await self._result_of(job, claim, *checked)
                 await self._results.put(result)
                 if job.id in self._desk.cancelled:  # meanwhile
                     await self._results.drop(job.id)
@@ -137,22 +140,23 @@ class Collector:
         """Do not check a finished job again before REFUSE_PAUSE has passed."""
         self._later[job] = self._host.now() + defaults.REFUSE_PAUSE
 
-    async def _checked(self, job: Job, claim: Claim) -> JobOutcome | None:
-        """Return the complete result of a claim, or None if it cannot be fetched now.
+    async def _checked(self, job: Job, claim: Claim) -> tuple[JobOutcome, int] | None:
+        """Return the complete result of a claim and the number of rows that were recomputed, or
+        None if it cannot be fetched now.
 
         If the claimant is responsible, refuses it.
         """
         try:
             outcome = await self._outcome(job, claim)
             if self._checks is None:
-                return outcome
-            verdict = await self._checks.judge(job, claim, outcome)
+                return outcome, 0
+            verdict, rows = await self._checks.judge(job, claim, outcome)
             if verdict in (Verdict.WRONG, Verdict.LIE):
                 if verdict is Verdict.LIE:
                     await self._disbelieve(claim.claimant)
                 return self._refuse(job, claim, "other nodes compute another result")
             plain = without_fingerprints(outcome.text.encode())
-            return replace(outcome, text=plain.decode(), size=len(plain))
+            return replace(outcome, text=plain.decode(), size=len(plain)), rows
         except BadOutcome as error:
             return self._refuse(job, claim, error.message)
         except ModelError as error:
@@ -190,19 +194,18 @@ class Collector:
                 raise BadOutcome("the result of a job is no text") from None
         return said if said.error else checked(job, said)
 
-    def _refuse(self, job: Job, claim: Claim, why: str) -> JobOutcome | None:
+    def _refuse(self, job: Job, claim: Claim, why: str) -> tuple[JobOutcome, int] | None:
         """Refuse a claimant whose result is invalid, and return None.
 
         Its claims no longer count, and other nodes do the job. After too many refusals, or if the
         feed is full, returns an error as the job's result instead.
         """
         if len(job.refused) >= state_defaults.JOB_REFUSED:
-            return failed(
-                "no-result", f"{len(job.refused) + 1} nodes gave no result; the last error: {why}"
-            )
+            many = len(job.refused) + 1
+            return failed("no-result", f"{many} nodes gave no result; the last error: {why}"), 0
         full = self._add_refusal(job, claim.claimant)
         if full is not None:
-            return failed("no-result", f"{why}; {full.message}")
+            return failed("no-result", f"{why}; {full.message}"), 0
         self._later[job.id] = self._host.now() + defaults.COLLECT_PAUSE
         return None
 
@@ -238,7 +241,9 @@ class Collector:
                     await self._results.drop(result.job)
         self._desk.wake()
 
-    async def _result_of(self, job: Job, claim: Claim, outcome: JobOutcome) -> StoredResult:
+    async def _result_of(
+        self, job: Job, claim: Claim, outcome: JobOutcome, checked_rows: int
+    ) -> StoredResult:
         spec = self._desk.spec_of(job)
         if outcome.error and spec is not None and job.parts * job.rows > 1:
             outcome = await self._error_lines(job, spec, outcome)
@@ -262,6 +267,7 @@ class Collector:
             parts=job.parts,
             rows=job.rows,
             failed_rows=failed_rows,
+            checked_rows=checked_rows,
         )
 
     async def _error_lines(self, job: Job, spec: JobSpec, outcome: JobOutcome) -> JobOutcome:

@@ -3,7 +3,7 @@
 import hashlib
 from bisect import bisect, bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import trio
@@ -12,6 +12,7 @@ from ...state import defaults as state_defaults
 from ...state.views.members import Members
 from ...transport.identity import PeerId
 from . import defaults
+from .fairness import FairQueue
 
 _POINT_DOMAIN = b"shoal/share/1 "
 _POINT_BYTES = 8
@@ -62,6 +63,8 @@ class WorkTerms:
     """Returns whether the node does any jobs now."""
     accepts: Callable[[PeerId], bool] = lambda author: True
     """Returns whether the node does jobs of this author."""
+    queue: FairQueue = field(default_factory=FairQueue)
+    """The order of users and their jobs."""
 
 
 def patience(silent: int, workers: int) -> float:
@@ -176,6 +179,10 @@ class Crew:
             at for at in self._answered.values() if now - at < state_defaults.CLAIM_PATIENCE[1]
         ]
         self._patience = patience(sum(at < now for at in lately), len(lately))
+
+    def is_live(self, peer: PeerId) -> bool:
+        """Return whether a peer is reachable now."""
+        return peer in self._live()
 
     def silent(self, peer: PeerId) -> float:
         """Return for how many seconds a peer has been silent. 0 means that the peer is live."""

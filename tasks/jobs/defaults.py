@@ -25,6 +25,7 @@ INLINE_BYTES = 1000  # largest result inside a claim; a larger one is a blob
 # Fairness between users.
 TAGS = 4096  # jobs of one user whose finish tags are remembered
 USERS = 4096  # users whose virtual time is remembered even if they are behind
+WAITS_FOR = 30.0  # seconds for which a user whose job was considered counts as waiting
 LEAST_WORK = 0.01  # seconds that a piece costs its user at least
 MOST_WEIGHT = 4.0  # the largest weight of a user
 

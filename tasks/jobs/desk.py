@@ -125,6 +125,7 @@ class Desk:
             rows=done + sum(piece.rows for piece in listed),
             rows_done=done,
             rows_failed=sum(result.failed_rows for result in held),
+            rows_checked=sum(result.checked_rows for result in held),
         )
 
     def made(self, job: str) -> int:

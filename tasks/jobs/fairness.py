@@ -27,10 +27,12 @@ lowest comes first."""
 
 @dataclass(slots=True)
 class _User:
-    """Virtual time of a user in seconds of work, and the finish tags of its jobs."""
+    """Virtual time of a user in seconds of work, the finish tags of its jobs, and when one of these
+    was last considered."""
 
     time: float
     tags: dict[str, float] = field(default_factory=dict)
+    seen: float = -math.inf
 
 
 class FairQueue:
@@ -57,11 +59,11 @@ class FairQueue:
         tag = time + work if known is None else known.tags.get(job, time + work)
         return time, -priority, deadline or math.inf, tag
 
-    def came(self, user: PeerId, job: str, work: float) -> None:
-        """Record the arrival of a job. Its finish tag is decided now."""
+    def came(self, user: PeerId, job: str, work: float, now: float = 0.0) -> None:
+        """Record that a job waits. Its finish tag is decided when that is recorded first."""
         self._prune()
         known = self._users.setdefault(user, _User(self._now))
-        known.time = max(known.time, self._now)
+        known.time, known.seen = max(known.time, self._now), now
         known.tags.setdefault(job, known.time + work)
         if len(known.tags) > defaults.TAGS:
             known.tags.pop(next(iter(known.tags)))
@@ -72,6 +74,21 @@ class FairQueue:
         self._now = max(known.time, self._now)
         known.time = self._now + max(work, defaults.LEAST_WORK) / self._weight_of(user)
         self._prune()
+
+    def spend(self, user: PeerId, work: float, now: float) -> None:
+        """Charge a user for work that goes on, such as the steps of a fine-tuning.
+
+        Users without work are advanced to the one that was served least of those that have some.
+        """
+        known = self._users.setdefault(user, _User(self._now))
+        known.time = max(known.time, self._now) + work / self._weight_of(user)
+        waiting = [u.time for u in self._users.values() if now - u.seen <= defaults.WAITS_FOR]
+        self._now = max(self._now, min([known.time, *waiting]))
+        self._prune()
+
+    def lead(self, user: PeerId, other: PeerId) -> float:
+        """Return by how many seconds of virtual time a user was served more than another one."""
+        return self._time_of(user) - self._time_of(other)
 
     def share(self, user: PeerId, others: Iterable[PeerId]) -> float:
         """Return the part of the time that a user gets beside these other users with jobs."""

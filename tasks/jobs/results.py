@@ -174,6 +174,7 @@ class StoredResult:
     parts: int = 1
     rows: int = 1
     failed_rows: int = 0
+    checked_rows: int = 0  # that other nodes have recomputed, with the same output
 
     @property
     def of(self) -> str:
@@ -313,6 +314,7 @@ class _File(Message, frozen=True):
     parts: Natural = 1
     rows: Natural = 1
     failed_rows: Natural = 0
+    checked_rows: Natural = 0
 
     def check(self) -> None:
         """Raise ValueError if a short text is too long."""
@@ -345,6 +347,7 @@ def _packed(result: StoredResult) -> bytes:
             parts=result.parts,
             rows=result.rows,
             failed_rows=result.failed_rows,
+            checked_rows=result.checked_rows,
         )
     )
 
@@ -366,6 +369,7 @@ def _unpacked(job: str, file: _File) -> StoredResult:
         parts=file.parts,
         rows=file.rows,
         failed_rows=file.failed_rows,
+        checked_rows=file.checked_rows,
         outcome=JobOutcome(
             text=file.text.decode(),
             size=len(file.text),

@@ -1,18 +1,18 @@
 """Runs pieces of jobs of one kind: all rows of a piece at once, as many as have room.
 
-The outputs of rows stay here when a try fails, so the next try of the same piece continues.
+The outputs of rows stay here when a try fails or the node is restarted, so the next try of the same
+piece continues.
 Spec: docs/spec/jobs.md.
 """
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
 
-from ...state import defaults as state_defaults
 from ...state.views.jobs import Claim, Job
 from ...transport.errors import ShoalError
 from ..errors import NoRoute
@@ -20,9 +20,27 @@ from ..inference.routing import Members
 from . import defaults
 from .crew import IdleTime
 from .errors import BadSpec, Unsealable
-from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services, tokens_of
-from .kinds.rows import FileLine, check_some_output, error_fields, lines_of, output_line
+from .kinds.kind import (
+    BadRow,
+    Declared,
+    Fields,
+    Kind,
+    RowSize,
+    RowTerms,
+    Services,
+    is_able,
+)
+from .kinds.rows import (
+    FileLine,
+    OutputHead,
+    check_some_output,
+    error_fields,
+    lines_of,
+    output_line,
+    read_output,
+)
 from .models import JobModels
+from .outputs import PieceOutputs
 from .results import JobOutcome, KeptWork, failed
 from .sealing.seals import JobSeals, rows_of
 from .shelf import Shelves
@@ -50,6 +68,8 @@ class Runner(Protocol):
     """Interface of the code that does jobs of one kind."""
 
     kind: str
+    declares: Declared
+    """Inputs, stages with their resources, and how pieces merge."""
     moves: bool
     """Whether another node can continue the work from what a claim names as `kept`."""
     run_time: float
@@ -106,11 +126,16 @@ class Places:
         waiting = self.limiter.statistics().tasks_waiting
         return max(0, int(self._limit) - self.busy - waiting)
 
-    async def begin(self) -> None:
+    async def begin(self, turn: IdleTime) -> None:
         """Wait until a row may begin: one after the other, so that the event loop of a node that
-        opens many sessions answers its user's requests meanwhile."""
+        opens many sessions answers its user's requests meanwhile.
+
+        None begins while there are such requests. Stages would refuse its session, and the attempt
+        would take the event loop's time from the request.
+        """
         async with self._gate:
             await trio.sleep(defaults.ROW_PAUSE)
+            await turn.come()
 
     def had_room(self) -> None:
         """Record that a row was computed without a refusal."""
@@ -137,6 +162,7 @@ class Workshop:
     seals: JobSeals | None = None  # None: this node does no jobs with sealed inputs
     places: Places = field(default_factory=Places)
     speed: JobSpeed = field(default_factory=JobSpeed)
+    outputs: PieceOutputs = field(default_factory=PieceOutputs)
 
 
 class RowRunner:
@@ -147,9 +173,9 @@ class RowRunner:
 
     def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
         self.kind = kind.name
+        self.declares: Declared = kind
         self._kind = kind
         self._shop = shop
-        self._outputs: OrderedDict[str, dict[int, bytes]] = OrderedDict()  # by job and line
 
     def able(self, job: Job) -> bool:
         """Return whether this node can do the job now.
@@ -158,9 +184,11 @@ class RowRunner:
         error.
         """
         try:
-            return self._shop.models.can_use(root_of(job.spec)) and self._has_key(job)
+            root = root_of(job.spec)
         except BadSpec:
             return True
+        has_model = partial(self._shop.models.can_use, root)
+        return self._has_key(job) and is_able(self.declares, {"model": has_model})
 
     def _has_key(self, job: Job) -> bool:
         """Return whether this node can read the rows of a job."""
@@ -243,14 +271,10 @@ class RowRunner:
     async def _all(
         self, job: Job, spec: JobSpec, lines: list[FileLine], progress: ReportProgress
     ) -> JobOutcome:
-        outputs = self._outputs.setdefault(job.id, {})
-        self._outputs.move_to_end(job.id)
-        try:
-            sealed = spec.seal is not None
-            async with self._evidence(job, outputs, progress, sealed=sealed) as evidence:
-                return await self._rest(job, spec, lines, outputs, evidence)
-        finally:
-            self._trim()
+        outputs = await self._shop.outputs.open(job)
+        sealed = spec.seal is not None
+        async with self._evidence(job, outputs, progress, sealed=sealed) as evidence:
+            return await self._rest(job, spec, lines, outputs, evidence)
 
     @asynccontextmanager
     async def _evidence(
@@ -265,13 +289,6 @@ class RowRunner:
             with trio.CancelScope(shield=True):
                 await evidence.drop()
 
-    def _trim(self) -> None:
-        """Forget the oldest outputs: their job may have been cancelled, so that no try follows."""
-        kept = self._outputs
-        size = sum(len(line) for lines in kept.values() for line in lines.values())
-        while kept and (len(kept) > state_defaults.JOB_PARTS or size > defaults.OUTPUTS_KEPT):
-            size -= sum(map(len, kept.popitem(last=False)[1].values()))
-
     async def _rest(
         self,
         job: Job,
@@ -282,12 +299,13 @@ class RowRunner:
     ) -> JobOutcome:
         """Do the rows that have no output yet."""
         terms = RowTerms(job.id, spec, self._shop.turn, self._shop.services)
-        made = _Made()
         failures: list[ShoalError] = []
 
         async def one(line: FileLine) -> None:
             try:
-                outputs[line.number] = output_line(line.number, await self._row(line, terms, made))
+                output = output_line(line.number, await self._row(line, terms))
+                outputs[line.number] = output
+                await self._shop.outputs.added(job, output)
                 await evidence.show()
                 if sum(map(len, outputs.values())) > defaults.RESULT_BYTES:
                     nursery.cancel_scope.cancel()  # further rows would be computed for nothing
@@ -302,27 +320,27 @@ class RowRunner:
         size = sum(map(len, outputs.values()))
         if failures and size <= defaults.RESULT_BYTES:
             raise failures[0]
-        self._outputs.pop(job.id, None)
+        await self._shop.outputs.close(job)
         if size > defaults.RESULT_BYTES:
             return failed("too-large", f"the output has over {defaults.RESULT_BYTES} bytes")
-        return _outcome(job, [outputs[line.number] for line in lines], made)
+        return _outcome(job, [outputs[line.number] for line in lines])
 
-    async def _row(self, line: FileLine, terms: RowTerms, made: "_Made") -> Fields:
+    async def _row(self, line: FileLine, terms: RowTerms) -> Fields:
         """Do a row, and wait for room if stages have none. Raises ShoalError if that fails."""
         places, turn = self._shop.places, self._shop.turn
         try:
             row = self._kind.read(line.data)
         except BadRow as error:
-            return made.error(error)
+            return error_fields(error.code, error.message)
         while True:
             async with places.limiter:
-                await places.begin()
+                await places.begin(turn)
                 try:
                     found = await self._kind.do(row, terms)
                     places.had_room()
-                    return made.note(found)
+                    return found
                 except BadRow as error:
-                    return made.error(error)
+                    return error_fields(error.code, error.message)
                 except ShoalError as error:
                     code = getattr(error, "code", "")
                     alone = places.busy == 1 and not turn.is_wanted
@@ -375,32 +393,23 @@ class _Evidence:
             await self._shelf.drop(self._root)
 
 
-class _Made:
-    """Counts of the outputs that the rows of a piece have made in this try."""
+class _Output(OutputHead, frozen=True):
+    """What an outcome says of the output of a row."""
 
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.reason = ""
-        self.errors: list[BadRow] = []
-
-    def note(self, found: Fields) -> Fields:
-        """Count the output of a row, and return it."""
-        self.tokens += tokens_of(found)
-        self.reason = str(found.get("reason") or "")
-        return found
-
-    def error(self, error: BadRow) -> Fields:
-        """Count a row that is impossible, and return its output."""
-        self.errors.append(error)
-        return error_fields(error.code, error.message)
+    message: str = ""
+    tokens: int = 0
+    reason: str = ""
 
 
-def _outcome(job: Job, lines: list[bytes], made: _Made) -> JobOutcome:
+def _outcome(job: Job, lines: list[bytes]) -> JobOutcome:
     """Return the outcome of a piece from its lines of output."""
-    if job.parts == job.rows == 1 and made.errors:
-        return failed(made.errors[0].code, made.errors[0].message)
-    reason = made.reason if job.rows == 1 else ""
-    return JobOutcome(text=b"".join(lines).decode(), tokens=made.tokens, reason=reason)
+    outputs = [read_output(_Output, line) for line in lines]
+    first = outputs[0]
+    if job.parts == job.rows == 1 and first.error is not None:
+        return failed(first.error, first.message)
+    reason = first.reason if job.rows == 1 else ""
+    tokens = sum(output.tokens for output in outputs)
+    return JobOutcome(text=b"".join(lines).decode(), tokens=tokens, reason=reason)
 
 
 def runners(kinds: Mapping[str, Kind[Any]], shop: Workshop) -> dict[str, RowRunner]:

@@ -149,6 +149,17 @@ def too_large(size: int) -> JobError:
     )
 
 
+def check_deadline(deadline: int, now: float) -> None:
+    """Raise JobError `deadline-past` if a deadline has passed. Both are in seconds since 1970; a
+    deadline of 0 is none."""
+    if deadline and deadline <= now:
+        raise JobError(
+            "deadline-past",
+            "the deadline has passed",
+            hint="give a later one, such as `--deadline 2h`, or none",
+        )
+
+
 def row_of(kind: str, prompt: str) -> bytes:
     """Return the line of JSON with a prompt as the only row of a job."""
     field = "prompt" if kind == "generate" else "text"
@@ -239,10 +250,11 @@ class Submitter:
         await self._write(facts)
         return [job.id for job, _ in facts if not job.of]
 
-    def drafted(self, kind: str) -> tuple[Job, bytes]:
+    def drafted(self, kind: str, priority: int, deadline: int) -> tuple[Job, bytes]:
         """Return a job of one piece without a spec, and its nonce, for `submit_packed`."""
         nonce = self.nonce() + bytes(2)
-        return Job(job_id(self._own, nonce), self._own, kind), nonce
+        job = Job(job_id(self._own, nonce), self._own, kind, priority=priority, deadline=deadline)
+        return job, nonce
 
     async def submit_packed(self, draft: tuple[Job, bytes], spec: bytes, *, lease: float) -> str:
         """Submit a job of one piece whose spec is encoded and checked, and return its id. Raises

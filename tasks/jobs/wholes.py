@@ -38,6 +38,7 @@ class JobProgressCount:
     rows: int
     rows_done: int
     rows_failed: int
+    rows_checked: int
 
     @property
     def complete(self) -> bool:
@@ -86,6 +87,7 @@ def joined(job: str, pieces: Sequence[StoredResult]) -> StoredResult:
         read=min(each.read for each in pieces),
         rows=sum(each.rows for each in pieces),
         failed_rows=sum(each.failed_rows for each in pieces),
+        checked_rows=sum(each.checked_rows for each in pieces),
         outcome=JobOutcome(
             text=text,
             size=sum(each.outcome.size for each in pieces),

@@ -7,7 +7,7 @@ requests. Spec: docs/spec/jobs.md.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +24,7 @@ from ...state.views.view import ViewWatch
 from ...transport.errors import ShoalError
 from ...transport.identity import PeerId
 from . import defaults
-from .claimant import Claimant
+from .claimant import Claimant, JobHandling
 from .claims import OwnClaims
 from .crew import Crew, WorkTerms, does_jobs
 from .desk import JobNode
@@ -60,57 +60,49 @@ class _Work:
         return self.seconds * (1 - min(self.step, rows) / rows if rows > 1 else 1)
 
 
+@dataclass(frozen=True, slots=True)
+class OutputStores:
+    """Where a worker stores the outputs of jobs."""
+
+    shelf: Shelves
+    replicate: Replicate | None = None
+    """Has another node store an output too."""
+    seals: JobSeals | None = None
+    """Seals the outcomes of sealed jobs."""
+
+
 class Worker:
-    """Worker of one node, which does jobs under the node's terms."""
+    """Worker of one node, which does jobs under the node's terms.
+
+    `runners` maps each kind of job to its implementation. `crew` knows the members that do jobs of
+    these kinds. `health` receives a sentence about what prevents jobs on this node, or None if
+    nothing does.
+    """
 
     def __init__(
         self,
         node: JobNode,
         terms: WorkTerms,
         runners: Mapping[str, Runner],
-        shelf: Shelves,
-        *,
-        live: Callable[[], Collection[PeerId]],
+        crew: Crew,
+        outputs: OutputStores,
         health: Callable[[str | None], None] = lambda _: None,
-        replicate: Replicate | None = None,
-        weight: Callable[[PeerId], float] = lambda author: 1.0,
-        seals: JobSeals | None = None,
     ) -> None:
-        """Create a worker.
-
-        `runners` maps each kind of job to its implementation. `live` returns the peers that are
-        reachable now. `health` receives a sentence about what prevents jobs on this node, or None
-        if nothing does. `replicate` has another node store a result. `weight` returns the
-        share of an author beside others. `seals` seals the outcomes of sealed jobs.
-        """
         self.done = 0  # jobs done since the start
         self._host, self._state, self._own = node.host, node.state, node.peer
         self._guard = node.guard
         self._health = health
-        self._replicate = replicate
-        self._seals = seals
+        self._outputs = outputs
         self._terms = terms
         self.runners = runners
         """What does each kind of job on this node."""
-        self._shelf = shelf
-        self._live = live
         self._jobs = node.state.views.jobs
-        self.crew = Crew(node.state.views.members, runners, live=live, now=node.host.now)
-        """Members that do jobs of the same kinds."""
-        self._claimant = Claimant(
-            self._own,
-            self._jobs,
-            self.crew.shares,
-            willing=self._willing,
-            silent=self.crew.silent,
-            patience=self.crew.patience,
-            work=lambda job: self.runners[job.kind].seconds(job),
-            queue=FairQueue(weight),
-            guard=self._handling,
-        )
+        self.crew = crew
+        handling = JobHandling(self._willing, self._seconds, self._handling)
+        self._claimant = Claimant(self._own, self._jobs, crew, handling, terms.queue)
         self._work: dict[str, _Work] = {}
         self._failures: OrderedDict[str, int] = OrderedDict()
-        self._claims = OwnClaims(node.state, node.peer, shelf, health)
+        self._claims = OwnClaims(node.state, node.peer, outputs.shelf, health)
         self._leaving = False
         self._ended = trio.Event()  # set when a job ends; then replaced
         self._since = 0.0  # time since when the work that is measured was done
@@ -262,6 +254,10 @@ class Worker:
             return False
         return self._terms.accepts(job.author) and runner.able(job)
 
+    def _seconds(self, job: Job) -> float:
+        """Return how long a job will probably take, without other work."""
+        return self.runners[job.kind].seconds(job)
+
     def _begin_some(self, nursery: trio.Nursery) -> bool:
         """Begin the next jobs, as long as this node has work for less than PIECE_TIME. Return
         whether there was a job."""
@@ -371,7 +367,7 @@ class Worker:
                 why = failed(getattr(error, "code", None) or "failed", error.message)
                 if why.error == MOVED:
                     return None
-                absent = why.error == "no-source" and work.job.author not in self._live()
+                absent = why.error == "no-source" and not self.crew.is_live(work.job.author)
                 if why.error in NOT_NOW or absent:  # its author has the input
                     work.failed = False
                     return None
@@ -408,8 +404,8 @@ class Worker:
         Returns None if the blob cannot be stored here.
         """
         sealed = None
-        if self._seals is not None:
-            sealed = await self._host.offload(self._seals.seal_outcome, work.job, outcome)
+        if (seals := self._outputs.seals) is not None:
+            sealed = await self._host.offload(seals.seal_outcome, work.job, outcome)
         if sealed is not None:
             outcome = JobOutcome(sealed=sealed)
         packed = pack_outcome(outcome)
@@ -419,7 +415,7 @@ class Worker:
         if len(data) > defaults.RESULT_BYTES:
             return pack_outcome(failed("too-large", f"the text has {len(data)} bytes"))
         try:
-            root = await self._shelf.put(data)
+            root = await self._outputs.shelf.put(data)
         except ShoalError as error:
             self._health(f"cannot store the result of a job: {error.message}")
             return None
@@ -431,8 +427,9 @@ class Worker:
 
     async def _replicate_output(self, work: _Work) -> None:
         """Ask another node to keep the output of a job."""
-        if self._replicate is not None and work.output is not None:
-            await self._replicate(work.job.id, *work.output)
+        replicate = self._outputs.replicate
+        if replicate is not None and work.output is not None:
+            await replicate(work.job.id, *work.output)
 
     def _finish(self, work: _Work, result: bytes) -> None:
         """Write the result into the claim. If that fails, leave the job to other nodes."""

@@ -4,4 +4,6 @@ docs/spec/modelfiles.md.
 
 Everything is converted in a process of its own (`child.py`), because the files are untrusted and
 the work takes minutes. `adding.py` is the daemon's part.
+
+Public: `add_model`, `Added`, `Source`, `quantised_name`. Imports `engine/`.
 """

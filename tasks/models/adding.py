@@ -50,8 +50,8 @@ async def add_model(
 ) -> Added:
     """Add a model. The name is by default that of its source.
 
-    `progress` is called with the bytes done and in total. Raises ModelError if the model is
-    invalid.
+    `progress` is called with the bytes done and in total of each step: downloading, converting,
+    storing. Raises ModelError if the model is invalid.
     """
     if source.kind == "path":
         return await _add_path(host, library, Path(source.what), name, progress)
@@ -100,8 +100,8 @@ async def quantise(
 ) -> Added:
     """Quantise a model of the library, and add the result under a name.
 
-    `progress` is called with the bytes done and in total: converting and importing count half
-    each. Raises ModelError if the model is not here or quantised already.
+    `progress` is called with the bytes done and in total, first of converting and then of storing.
+    Raises ModelError if the model is not here or quantised already.
     """
     arguments = ["quantise", root, str(library.folder), precision]
     return await _added(host, library, arguments, name, progress)
@@ -118,21 +118,7 @@ async def _added(
     """Convert a model and import the result."""
     name = naming.normal(name)
     check_new_name(name)
-    done = Halves(progress)
     folder = library.folder / "converting"
-    async with converted(host, folder, arguments, done.first, token=token) as found:
-        added, manifest = await library.add(found.folder, name, done.second)
+    async with converted(host, folder, arguments, progress, token=token) as found:
+        added, manifest = await library.add(found.folder, name, progress)
         return Added(added, manifest, found.notes)
-
-
-@dataclass(frozen=True, slots=True)
-class Halves:
-    """Progress of two steps as one."""
-
-    progress: Progress
-
-    def first(self, done: int, total: int) -> None:
-        self.progress(done, 2 * total)
-
-    def second(self, done: int, total: int) -> None:
-        self.progress(done + total, 2 * total)

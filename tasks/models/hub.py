@@ -178,7 +178,7 @@ class Hub:
             url = f"{self._endpoint}/{name}/resolve/{repository.sha}/{file.rfilename}"
 
             def told(count: int, before: int = before) -> None:
-                note(before + count, 2 * total)
+                note(before + count, total)
 
             self._file(url, folder / file.rfilename, file, told)
             done += size

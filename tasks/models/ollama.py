@@ -108,7 +108,7 @@ def _check(path: Path, digest: str, size: int, name: str, note: Note) -> None:
                 done += len(data)
                 if done > size:
                     raise _damaged(name, f"`{path.name}` has more than its {size} bytes")
-                note(done, 2 * size)
+                note(done, size)
     except FileNotFoundError:
         raise ModelError(
             "missing-blob",

@@ -214,6 +214,16 @@ class Placing:
         return PlacingStep(span, Rank.HOLDS, load=True)
 
 
+def joins(spans: Collection[Span], whole: Span) -> bool:
+    """Return whether a member's shards are these layers, in one shard or in several that join: one
+    on each of its devices."""
+    at, stop = whole
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start == at and end <= stop:
+            at = end
+    return at == stop
+
+
 def _power(factor: float) -> int:
     """Return the largest power of two that is at most `factor`, from 1 to FACTOR_MOST."""
     return 1 << (max(1, int(min(factor, FACTOR_MOST))).bit_length() - 1)
@@ -264,10 +274,9 @@ class Facts:
                 continue
             memory = min(memory, aim.memory or memory)
             span = (aim.start, aim.stop) if aim.start < aim.stop else None
-            if span in spans:
+            if span is not None and joins(spans, span):
                 for claims in (False, True):
                     self._unserved.pop((record.peer, claims), None)
-                assert span is not None
                 before = self._served.get(record.peer)
                 served[record.peer] = before if before and before[0] == span else (span, now)
             else:

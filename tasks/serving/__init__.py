@@ -1,6 +1,6 @@
 """Serving of shards, each in a slot: chooses a model, claims layers, fetches, loads and publishes
 them.
 
-Public: `Slots`, `ServingSettings`, `ServingDevice`. Imports `placement/`, `inference/` and
+Public: `Slots`, `ServingSettings`, `ServingDevices`. Imports `placement/`, `inference/` and
 `engine/`.
 """

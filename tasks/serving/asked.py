@@ -168,7 +168,7 @@ class AskedShards:
 
     def _place(self, number: int, serving: Serving, wanted: float) -> Place:
         """Return a slot with a shard, which is wanted for some seconds after its last use."""
-        unused = self._stage.unused_time(number)
+        unused = serving.unused_s
         stays = inf
         if unused > 0:
             stays = max(serving.stays_s, wanted - unused, 0.0)

@@ -1,11 +1,13 @@
 """What serving is given (device, settings, slot), and the status that it reports."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ..engine.interface import Engine
 from ..inference.stage import Stage
+from ..placement.coverage import LayerSizes
+from ..placement.devices import joint_memory
 from ..placement.shard import DTypeSetting
 
 Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
@@ -22,16 +24,26 @@ class RestartingEngine(Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServingDevice:
-    """The device that computes a shard: an engine, and the stage that runs all gateways' sessions
-    on it.
+class DeviceShare:
+    """A device of a node: its engine, and the bytes that the node offers on it."""
 
-    If `engine` is None, `lacks` says why.
+    engine: RestartingEngine
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServingDevices:
+    """The devices that compute a node's shards, and the stage that runs all gateways' sessions on
+    them.
+
+    If there are none, `lacks` says why.
     """
 
     stage: Stage
-    engine: RestartingEngine | None
+    shares: Sequence[DeviceShare]
     lacks: str = NO_TORCH
+    broken: set[int] = field(default_factory=set)
+    """Indexes of devices whose engines cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +73,22 @@ class ServingStatus:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for one shard on a device. `number` stands for it in the engine.
+    """A place for a part of one model, on one device or divided among several.
 
     The shard in the first slot (0) is what the owner wants, or what the swarm needs most. The
     others are for models that no other node serves.
     """
 
     number: int
-    memory: Callable[[], int]
-    """Returns the bytes that the shards in the other slots leave."""
+    rooms: Callable[[], Sequence[int]]
+    """Returns the bytes that the shards in the other slots leave on each device."""
     taken: Callable[[], Collection[str]]
     """Returns the roots of the models in the other slots."""
+
+    def memory(self) -> int:
+        """Return the bytes that the shards in the other slots leave on all devices together."""
+        return sum(self.rooms())
+
+    def memory_for(self, sizes: LayerSizes) -> int:
+        """Return the bytes in which layers of a model can be divided among the devices."""
+        return joint_memory(sizes, self.rooms())

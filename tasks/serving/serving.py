@@ -3,7 +3,7 @@
 A node may serve several shards, each in its own slot (slots.py).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -14,20 +14,19 @@ from ...state.membership.record import Rank
 from ...transport import naming
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
-from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
+from ..defaults import DEMAND_TIME, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
-from ..engine.families import Architecture, weight_bytes
+from ..engine.families import Architecture
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import Span
 from ..placement.demand import Backing, ServingChoice, is_spare
 from ..placement.holes import no_fit
 from ..placement.precision import way_out
-from ..placement.shard import shard_of
 from .choosing import Choosing
 from .files import ShardFiles, ShardPlan
-from .interface import Phase, RestartingEngine, ServingDevice, ServingSettings, ServingStatus, Slot
-from .publishing import PublishedShard
+from .interface import Phase, ServingDevices, ServingSettings, ServingStatus, Slot
+from .slotshards import SlotShards
 from .standing import ModelStanding
 from .turn import SlotTurn
 
@@ -36,7 +35,7 @@ DAMAGE = ("digest-mismatch", "bad-tensor")
 
 
 class Serving:
-    """Service that serves the shard in one slot of a device.
+    """Service that serves the layers in one slot of a node.
 
     Without an engine, the node serves nothing but is still a member.
     """
@@ -44,7 +43,7 @@ class Serving:
     def __init__(
         self,
         host: Host,
-        device: ServingDevice,
+        devices: ServingDevices,
         sources: ModelSources,
         settings: ServingSettings,
         slot: Slot,
@@ -55,10 +54,10 @@ class Serving:
         name."""
         self._host = host
         self._files = ShardFiles(host, sources)
-        self._standing = ModelStanding(host, sources.directory, slot.memory, backing)
+        self._standing = ModelStanding(host, sources.directory, slot.memory_for, backing)
         self._slot = slot
         self._choosing = self._new_choosing(host, sources, settings.model, backing)
-        self._device = device
+        self._devices = devices
         self._sources = sources
         self._directory = sources.directory
         self._settings = settings
@@ -66,21 +65,16 @@ class Serving:
         self._why = ""
         self._chosen: str | None = None  # root of a chosen model, until layers of it are
         self._turn = SlotTurn()
-        self.loaded_bytes = 0
-        """Memory in bytes of the loaded shard: its weights and the KV reserved for it."""
         self._plan: ShardPlan | None = None
-        self._published = PublishedShard(sources.directory, device.stage, slot.number)
+        self._shards = SlotShards(host, devices, sources, slot)
         self.serves = trio.Event()
         """Set when the slot has served for the first time."""
-        self._restarted = trio.Event()
         self._barred: str | None = None
         self._bar_changed = trio.Event()
         self._news = trio.Event()
         self._state = ServingStatus("choosing", "choosing what to serve")
-        if device.engine is None:
-            self._state = ServingStatus("no-engine", device.lacks)
-        else:
-            device.engine.on_restart(self._on_restart)
+        if not devices.shares:
+            self._state = ServingStatus("no-engine", devices.lacks)
 
     def _new_choosing(
         self, host: Host, sources: ModelSources, model: str | None, backing: Callable[[], Backing]
@@ -134,25 +128,25 @@ class Serving:
 
     def status(self) -> ServingStatus:
         """Return the progress towards serving. The member record has the shard itself."""
-        return replace(self._state, why=self._why or None, root=self._published.root)
+        return replace(self._state, why=self._why or None, root=self._shards.root)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Serve until cancelled. After a failure, `status` shows the reason and serving is
         retried."""
         task_status.started()
-        if (engine := self._device.engine) is None:
+        if not self._devices.shares:
             await self._choosing.learn()
             await trio.sleep_forever()
         pause, longest = SERVE_RETRY
         while True:
             await self._until_allowed()
             try:
-                if await self._serve_while_allowed(engine):
+                if await self._serve_while_allowed():
                     pause = SERVE_RETRY[0]
             except ShoalError as error:
                 self._plan = None
                 self._standing.give_up()
-                self._withdraw()
+                self._shards.withdraw()
                 self._state = ServingStatus("failed", error.message, hint=error.hint)
                 version = self._directory.version
                 await trio.sleep(SERVE_RETRY[0])  # frequent changes must not cause constant retries
@@ -176,11 +170,11 @@ class Serving:
         """Wait until serving is no longer barred. Meanwhile the shard and the aim are withdrawn."""
         while self._barred is not None:
             self._standing.say(None)
-            self._withdraw()
+            self._shards.withdraw()
             self._say("barred", self._barred)
             await self._bar_changed.wait()
 
-    async def _serve_while_allowed(self, engine: RestartingEngine) -> bool:
+    async def _serve_while_allowed(self) -> bool:
         """Run `_serve` until it ends or serving is barred. Return whether serving was not barred.
 
         Raises ShoalError if `_serve` failed and serving was not barred.
@@ -189,7 +183,7 @@ class Serving:
             nursery.start_soon(self._cancel_when_barred, nursery.cancel_scope)
             try:
                 with self._sources.reading("a model"):
-                    await self._serve(engine)
+                    await self._serve()
             except ShoalError as error:
                 failure: ShoalError | None = error
             else:
@@ -206,7 +200,7 @@ class Serving:
             await self._bar_changed.wait()
         scope.cancel()
 
-    async def _serve(self, engine: RestartingEngine) -> None:
+    async def _serve(self) -> None:
         """Serve until the engine has restarted or other layers are ready to load.
 
         Raises ShoalError if serving fails.
@@ -217,7 +211,7 @@ class Serving:
         self._hold(plan)
         await self._fetch(plan)
         try:
-            await self._load_patiently(engine, plan)
+            await self._load(plan)
         except EngineError as error:
             if error.code in DAMAGE:
                 await self._files.drop_damaged(plan, self._describe(plan))
@@ -225,12 +219,12 @@ class Serving:
         try:
             await self._until_changed(plan)
             if self._plan is plan:  # the engine has restarted and loads the same layers
-                self._suspend()
+                self._shards.suspend()
             else:
                 if self._plan is None:
                     self._standing.give_up()  # a look that was under way may have taken it up again
-                self._withdraw()
-                await engine.unload(self._slot.number)
+                self._shards.withdraw()
+                await self._shards.unload()
         finally:
             self._turn.unloaded.set()
 
@@ -258,6 +252,17 @@ class Serving:
         return self._turn.waits
 
     @property
+    def loaded_sizes(self) -> Sequence[int]:
+        """Memory in bytes of the loaded layers on each device: weights, and KV reserved for
+        them."""
+        return self._shards.sizes
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Memory in bytes of the loaded layers on all devices."""
+        return sum(self._shards.sizes)
+
+    @property
     def taken_bytes(self) -> int:
         """Bytes of the loaded shard, or of the model that the slot was given and loads next."""
         return max(self.loaded_bytes, self._turn.promised)
@@ -266,6 +271,11 @@ class Serving:
     def held(self) -> ShardPlan | None:
         """The loaded shard, or None while there is none."""
         return self._plan if self._turn.loaded is not None else None
+
+    @property
+    def unused_s(self) -> float:
+        """Seconds for which nothing has used the loaded layers."""
+        return self._shards.unused_s
 
     @property
     def stays_s(self) -> float:
@@ -278,7 +288,7 @@ class Serving:
         event = self._turn.unloaded = trio.Event()
         loaded, self._plan = self._turn.loaded, None
         self._standing.give_up()
-        self._withdraw()
+        self._shards.withdraw()
         assert loaded is not None  # the caller has looked
         loaded.cancel()
         return event
@@ -339,8 +349,8 @@ class Serving:
                     nursery.start_soon(self._until_spare, plan, nursery.cancel_scope)
                 if self._settings.layers is None:
                     nursery.start_soon(self._change, plan, nursery.cancel_scope)
-                nursery.start_soon(self._published.correct_costs, plan)
-                await self._restarted.wait()
+                nursery.start_soon(self._shards.correct_costs)
+                await self._shards.restarted.wait()
                 nursery.cancel_scope.cancel()
             finally:
                 self._turn.loaded = None
@@ -351,7 +361,7 @@ class Serving:
         while True:
             await trio.sleep(SLOT_LOOK)
             members, own = self._directory.members(), self._directory.own().peer
-            if self._device.stage.idle_time(self._slot.number) < SLOT_IDLE:
+            if self._shards.idle_s < SLOT_IDLE:
                 continue
             if await self._host.offload(is_spare, members, own, plan.root, plan.arch.layers):
                 self._plan = None
@@ -441,58 +451,17 @@ class Serving:
         await self._files.fetch(plan, progress, named=named, asked=asked)
         await self._files.keep_name(plan.root, self._choosing.meant)
 
-    async def _load_patiently(self, engine: RestartingEngine, plan: ShardPlan) -> None:
-        """Load the shard, also if the engine crashes meanwhile, but less than LOAD_CRASHES times.
-
-        The shard stays published if it was loaded before, because sessions wait for it.
-        """
-        for _ in range(LOAD_CRASHES - 1):
-            try:
-                await self._load(engine, plan)
-            except EngineError as error:
-                if error.code != "worker-crashed":
-                    raise
-            else:
-                return
-        await self._load(engine, plan)
-
-    async def _load(self, engine: RestartingEngine, plan: ShardPlan) -> None:
+    async def _load(self, plan: ShardPlan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
-        shard = await self._host.offload(  # many paths: takes almost 1 s for 140 GB
-            shard_of,
-            plan.manifest,
-            plan.arch,
-            plan.parts,
-            plan.dtype,
-            self._slot.memory(),
-            self._sources.library.store.path,
-        )
-        weights = await self._host.offload(weight_bytes, plan.arch, plan.parts, plan.dtype)
-        self.loaded_bytes = weights + shard.kv_bytes
         began = self._host.now()
-        loaded = await engine.load(shard, self._slot.number)
+        await self._shards.load(plan)
         self._turn.began(self._host.now(), self._host.now() - began)
-        self._restarted = trio.Event()  # restarts before this moment do not concern the shard
-        self._published.publish(plan, shard, loaded)
         self.serves.set()
         self._state = ServingStatus("serving", self._serves(plan))
-
-    def _suspend(self) -> None:
-        """Stop the stage for a reload. The shard stays published."""
-        self.loaded_bytes = 0
-        self._published.suspend()
-
-    def _withdraw(self) -> None:
-        """Stop the stage and remove the shard from the member record."""
-        self.loaded_bytes = 0
-        self._published.withdraw()
 
     def leave(self) -> None:
         """Withdraw the aim and claim no more layers, because this node is stopping."""
         self._standing.leave()
-
-    def _on_restart(self) -> None:
-        self._restarted.set()
 
     # Sentences for a person.
 

@@ -1,11 +1,11 @@
-"""The shards that one node serves, each in a slot of its device.
+"""The layers that one node serves, of one model in each slot, on one or several devices.
 
 The first slot is for the model that the owner named, or that the swarm needs most. If the owner
 named none and memory is left, further slots take models that no other nodes serve, so that a new
 model does not displace the one that is served.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
@@ -13,7 +13,7 @@ from ...transport.host.seam import Host
 from ..defaults import SLOTS
 from ..inference.sources import ModelSources
 from ..placement.demand import Backing
-from .interface import Phase, ServingDevice, ServingSettings, ServingStatus, Slot
+from .interface import Phase, ServingDevices, ServingSettings, ServingStatus, Slot
 from .linkreports import LinkReports
 from .serving import Serving
 
@@ -24,7 +24,7 @@ class Slots:
     def __init__(
         self,
         host: Host,
-        device: ServingDevice,
+        devices: ServingDevices,
         sources: ModelSources,
         settings: ServingSettings,
         *,
@@ -34,13 +34,14 @@ class Slots:
         name."""
         self.memory = settings.memory
         """Memory in bytes for the shards: their weights and KV. Trainings reserve some of it."""
+        self._devices = devices
         self._guard = sources.guard
-        self._reports = LinkReports(sources.directory, backing) if device.engine else None
+        self._reports = LinkReports(sources.directory, backing) if devices.shares else None
         self.pinned = settings.model is not None or settings.layers is not None
         """Whether the owner chose what is served."""
-        count = 1 if self.pinned or device.engine is None else SLOTS
+        count = 1 if self.pinned or not devices.shares else SLOTS
         self.all = [
-            Serving(host, device, sources, settings, self._slot(number), backing=backing)
+            Serving(host, devices, sources, settings, self._slot(number), backing=backing)
             for number in range(count)
         ]
         """The services of the slots, by their numbers."""
@@ -49,13 +50,35 @@ class Slots:
         def others() -> Collection[Serving]:
             return [each for at, each in enumerate(self.all) if at != number]
 
-        def memory() -> int:
-            return self.memory - sum(each.taken_bytes for each in others())
+        def rooms() -> Sequence[int]:
+            return self._rooms(others())
 
         def taken() -> Collection[str]:
             return {root for each in others() for root in each.roots}
 
-        return Slot(number, memory, taken)
+        return Slot(number, rooms, taken)
+
+    def _rooms(self, others: Collection[Serving]) -> Sequence[int]:
+        """Return the bytes that other slots leave on each device.
+
+        What trainings reserve, and what a slot waits for, is taken where most is left.
+        """
+        shares, broken = self._devices.shares, self._devices.broken
+        taken = sum(each.taken_bytes for each in others)
+        if len(shares) == 1:
+            return [self.memory - taken]
+        rooms = [0 if at in broken else share.memory for at, share in enumerate(shares)]
+        elsewhere = sum(share.memory for share in shares) - self.memory
+        for each in others:
+            sizes = each.loaded_sizes
+            rooms = [room - size for room, size in zip(rooms, sizes, strict=True)]
+            elsewhere += each.taken_bytes - sum(sizes)
+        while elsewhere > 0 and max(rooms) > 0:
+            most = max(range(len(rooms)), key=rooms.__getitem__)
+            part = min(elsewhere, rooms[most])
+            rooms[most] -= part
+            elsewhere -= part
+        return rooms
 
     @property
     def loaded_bytes(self) -> int:

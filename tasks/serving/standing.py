@@ -28,15 +28,15 @@ _JITTERS: Final = 256
 class ModelStanding:
     """Place of one node in one model at a time.
 
-    `memory` returns the number of bytes that the node offers for it, and `backing` the peers that
-    its owner trusts.
+    `memory` returns the number of bytes that the node offers for a model of these sizes, and
+    `backing` the peers that its owner trusts.
     """
 
     def __init__(
         self,
         host: Host,
         directory: Directory,
-        memory: Callable[[], int],
+        memory: Callable[[LayerSizes], int],
         backing: Callable[[], Backing],
     ) -> None:
         self._backing = backing
@@ -68,7 +68,7 @@ class ModelStanding:
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
         self._facts, self._model = Facts(root, model), model
-        self._offered = self._memory()
+        self._offered = self._memory(model.sizes)
         self._placing = Placing(self._directory.own().peer, self._offered, self._jitter, self.moves)
         self._seen = None
 
@@ -105,7 +105,7 @@ class ModelStanding:
         if self._facts is not facts:  # the model was given up meanwhile
             return step
         if step.span is not None:
-            self.say(self._aim(facts.root, step.span, step.rank))
+            self.say(self._aim(facts.root, self._model.sizes, step.span, step.rank))
         self._seen = others, terms
         self._idle = None if step.load or step.wake < inf else step
         return step
@@ -136,11 +136,11 @@ class ModelStanding:
         """
         now, own = self._host.now(), self._directory.own().peer
         others = Facts(root).places(self._directory.members().values(), own, now)
-        seeking = Place(own, self._memory(), None, Rank.SEEKS)
+        seeking = Place(own, self._memory(sizes), None, Rank.SEEKS)
         planned = await self._host.offload(plan, sizes, (*others, seeking))
         span = planned.spans.get(own)
         if span is not None:
-            self.say(self._aim(root, span, Rank.CLAIMS))
+            self.say(self._aim(root, sizes, span, Rank.CLAIMS))
             await trio.sleep(CLAIM_WAIT)
         return span
 
@@ -150,11 +150,11 @@ class ModelStanding:
             self.take_up(root, model)
         self._placing.hold(span)
         self._seen = None
-        self.say(self._aim(root, span, rank))
+        self.say(self._aim(root, model.sizes, span, rank))
 
-    def _aim(self, root: str, span: Span, rank: Rank) -> Aim:
+    def _aim(self, root: str, sizes: LayerSizes, span: Span, rank: Rank) -> Aim:
         """Return an aim. It says how much memory is offered unless that is all of the node's."""
-        memory, whole = self._memory(), self._directory.own().capacity.memory_bytes
+        memory, whole = self._memory(sizes), self._directory.own().capacity.memory_bytes
         return Aim(root, *span, rank, 0 if memory >= whole else memory)
 
     def say(self, aim: Aim | None) -> None:

@@ -44,6 +44,7 @@ from .offers import SharedOffer
 
 _GONE = (CallRefused, LinkClosed)
 _PIECE = 1 << 16  # bytes of one read
+_FIRST = 1 << 16  # bytes of a request's text that leave together with the request
 _FAR = 1e9  # seconds predicted for a sharer that did not reply
 _SEED_BITS = 63
 _AGAIN: Final = "run it again; `shoal model list` shows its sharers"
@@ -219,18 +220,23 @@ class Asking:
     ) -> Summary:
         """Forward a request to a peer, and return its whole answer. Raises ShareError."""
         with trio.move_on_after(defaults.ANSWER_TIME + defaults.WAIT_TIME):
-            async with self._stream(peer, ask) as stream:
-                await stream.send(body)
+            async with self._stream(peer, ask, body[:_FIRST]) as stream:
+                if rest := body[_FIRST:]:
+                    await stream.send(rest)
                 return await self._read(stream, received)
         raise ShareError("share-lost", "the answer took too long")
 
     @asynccontextmanager
-    async def _stream(self, peer: PeerId, ask: ShareAsk) -> AsyncIterator[Stream]:
-        """Open a stream for a request, and end it with the block. Raises ShareError if the stream
-        or its link breaks."""
+    async def _stream(self, peer: PeerId, ask: ShareAsk, first: bytes) -> AsyncIterator[Stream]:
+        """Open a stream for a request with its first bytes, and end it with the block.
+
+        Raises ShareError if the stream or its link breaks.
+        """
         link = await self._link(peer)
         try:
-            stream = await link.open_stream("share.ask", ask.fields(), priority=Priority.ACTIVATION)
+            stream = await link.open_stream(
+                "share.ask", ask.fields(), priority=Priority.ACTIVATION, first=first
+            )
             try:
                 yield stream
             finally:
@@ -308,6 +314,8 @@ def _fitting(request: GenerateRequest, offers: Sequence[SharedOffer]) -> list[Sh
         "`min_p`": request.sampling.min_p > 0,
         "penalties": request.rules.penalise,
         "bias of tokens": bool(request.rules.bias),
+        "exactness": request.exact,
+        "a beginning that was received": bool(request.received),
     }
     for what, wanted in refused.items():
         if wanted:

@@ -208,7 +208,10 @@ class TextProcess:
     async def encode_chat(
         self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Return the token ids of a conversation, formatted with the model's chat template."""
+        """Return the token ids of a conversation, formatted with the model's chat template.
+
+        Raises TextError if the text is too large or the template fails.
+        """
         if len(messages) > TEXT_MESSAGES:
             raise TextError("text-too-large", f"{len(messages)} messages, {TEXT_MESSAGES} may be")
         _check_size("".join(message.content + message.role for message in messages))
@@ -224,14 +227,20 @@ class TextProcess:
         return Detokenizer(self, stop)
 
     async def decode(self, ids: Sequence[int], cut: int) -> tuple[str, str]:
-        """Return (text of `ids`, text of `ids[cut:]` alone)."""
+        """Return (text of `ids`, text of `ids[cut:]` alone).
+
+        Raises TextError if the child fails.
+        """
         reply = await self._ask(Decoded, "decode", Decode(_packed(ids), cut))
         return reply.window, reply.fresh
 
     async def decode_each(
         self, ids: Sequence[int], cut: int, last: Sequence[int]
     ) -> list[tuple[str, str]]:
-        """Return what `decode` returns for `ids` and each one of `last` after them."""
+        """Return what `decode` returns for `ids` and each one of `last` after them.
+
+        Raises TextError if the child fails or answers nonsense.
+        """
         request = DecodeEach(_packed(ids), cut, _packed(last))
         reply = await self._ask(DecodedEach, "decode_each", request)
         if len(reply.windows) != len(last) or len(reply.fresh) != len(last):

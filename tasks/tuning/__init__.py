@@ -3,4 +3,6 @@
 `trainer/` has the fine-tunings of this node's users, and `chain/` and `stage/` compute the steps of
 one over nodes. `whole/` trains all weights, `averaging/` joins the fine-tunings of several nodes,
 and `moving/` lets other nodes train. Public: `TuningChain` and its values (`interface.py`).
+
+Imports `engine/`, `inference/` and `transport/`.
 """

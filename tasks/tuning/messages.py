@@ -40,12 +40,13 @@ class TuningMessage(HeaderMessage, frozen=True):
 
 
 class TuneOpen(TuningMessage, frozen=True):
-    """`tune.open`: a trainer asks for a tuning of one shard."""
+    """`tune.open`: a trainer asks for a tuning of one shard, for a job or for itself."""
 
     root: Root
     parts: Parts
     dtype: DType
     terms: AdapterTerms
+    job: Root = ""
 
     def check(self) -> None:
         """Raise ValueError if the values contradict each other."""

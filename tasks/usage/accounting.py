@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+import trio
+
 from ...state.errors import FeedFull
 from ...state.service import State
 from ...state.views.usage import CHECKED, UsageCount, usage_fact, usage_key
-from ...transport.host.seam import sleep_in_step
 from ...transport.identity import PeerId
 from .. import defaults
 from .metering import UsageMeter, Use
@@ -39,9 +40,10 @@ class Accounting:
 
     `State.run` must be running. A stage may compute for a job before the job and the claim on it
     reach this node, and both may have ended when the sums are written. Therefore the payer of each
-    use is looked up every USAGE_LOOK seconds. If the job is still unknown after USAGE_LOOKS
-    lookups, the gateway is charged. If USAGE_UNKNOWN jobs of one gateway are unknown already, the
-    gateway is charged for further ones at once, because it may have invented them.
+    use is looked up every USAGE_LOOK seconds while there are such uses. If the job is still unknown
+    after USAGE_LOOKS lookups, the gateway is charged. If USAGE_UNKNOWN jobs of one gateway are
+    unknown already, the gateway is charged for further ones at once, because it may have invented
+    them.
     """
 
     def __init__(
@@ -66,12 +68,18 @@ class Accounting:
         """Look up payers, and write the sums to the feed every USAGE_PACE seconds, until
         cancelled."""
         await self._state.shown.wait()
-        looks = round(defaults.USAGE_PACE / defaults.USAGE_LOOK)
         while True:
-            for _ in range(looks):
-                await sleep_in_step(defaults.USAGE_LOOK)
-                self._settle(patient=True)
+            with trio.move_on_after(defaults.USAGE_PACE):
+                await self._look_up()
             self.write()
+
+    async def _look_up(self) -> None:
+        """Look up the payers of new and of unknown uses, until cancelled."""
+        while True:
+            if not self._unknown:
+                await self._meter.used()
+            await trio.sleep(defaults.USAGE_LOOK)
+            self._settle(patient=True)
 
     def write(self, *, last: bool = False) -> None:
         """Add the new counts to the sums in the feed. If the feed is full, retry at the next write.

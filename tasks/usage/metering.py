@@ -1,11 +1,13 @@
 """Counters of what the gateways of other nodes use of this node.
 
-`accounting.py` adds the counts to the permanent sums. No I/O. The owner's own requests are not
+`accounting.py` adds the counts to the permanent sums. The owner's own requests are not
 counted, except those that it makes for a job.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
+
+import trio
 
 from ...state.views.usage import UsageCount
 from ...transport.identity import PeerId
@@ -25,6 +27,7 @@ class UsageMeter:
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self._counts: dict[Use, UsageCount] = {}
+        self._news = trio.lowlevel.ParkingLot()  # woken when there are counts to take
         self.total = UsageCount()
         """Sum over all uses by other nodes since the start."""
 
@@ -47,10 +50,17 @@ class UsageMeter:
         counts, self._counts = self._counts, {}
         return counts
 
+    async def used(self) -> None:
+        """Wait until there are counts to take."""
+        while not self._counts:
+            await self._news.park()
+
     def _add(self, use: Use, count: UsageCount) -> None:
         if use.gateway != self._own:
             self.total += count
         if use.gateway != self._own or use.job:
+            if not self._counts:
+                self._news.unpark_all()
             self._counts[use] = self._counts.get(use, _NOTHING) + count
 
 

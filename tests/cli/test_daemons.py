@@ -110,6 +110,46 @@ def test_three_daemons(start: Start, tmp_path: Path) -> None:
     assert not DataFolder(asker.data).control_socket.exists()
 
 
+def workers(daemon: Daemon) -> list[psutil.Process]:
+    """Return the engine workers of a daemon, the first device's first."""
+    children = psutil.Process(daemon.process.pid).children()
+    found = [each for each in children if "shoal.tasks.engine.worker" in each.cmdline()]
+    return sorted(found, key=lambda each: each.create_time())
+
+
+@pytest.mark.ci
+def test_a_node_with_two_devices_is_two_stages_and_each_may_crash(
+    start: Start, tmp_path: Path
+) -> None:
+    """The model fits on neither device. The text is that of transformers, also while one worker is
+    killed; the other one and the daemon go on."""
+    daemon = start(
+        tmp_path / "1", "--model", "tiny", "--memory", "32MiB", "--device", "cpu", "--device", "cpu"
+    )
+    daemon.wait_until(serves)
+    status = daemon.ask("status")
+    assert sum("engine" in each["name"] for each in status["memory"]["processes"]) == 2
+    expected = greedy("Once upon a time", 400)
+    words = ["-m", "shoal.cli.main", "run", "tiny", "Once upon a time", "--raw"]
+    words += ["--max-tokens", "400", "--json", "--data", str(daemon.data)]
+    for killed in (0, 1):
+        before = workers(daemon)
+        assert len(before) == 2
+        with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE) as asking:
+            daemon.wait_until(lambda status: any(status["sessions"].values()))
+            time.sleep(0.2)
+            before[killed].kill()
+            said = json.loads(asking.communicate(timeout=60)[0])
+        assert [stage["layers"] for stage in said["nodes"]] == ["0:3", "3:6"]
+        assert said["text"] == expected and said["tokens"] == 400
+        daemon.wait_until(serves)
+        after = workers(daemon)
+        assert len(after) == 2 and before[1 - killed] in after and before[killed] not in after
+    health = [each["sentence"] for each in daemon.ask("status")["health"]]
+    assert any("restarted 2 times" in sentence for sentence in health)
+    assert daemon.end() == 0
+
+
 @pytest.mark.ci
 def test_dead_worker_is_restarted(start: Start, tmp_path: Path) -> None:
     daemon = start(tmp_path / "1")

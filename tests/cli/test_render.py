@@ -285,6 +285,12 @@ def test_status_shows_conditions() -> None:
     assert rows["health"] == "torch is not installed (pip install torch)"
     assert rows["serving"] == "tiny layers 0:2 (float32), room for 100 tokens"
     assert dict(status_rows(decode(Status, {**STATUS, "health": []})))["health"] == "ok"
+    more = {**STATUS["serving"]["shard"], "layers": "2:4", "kv_tokens_free": 80}
+    divided = {**STATUS["serving"], "further": [more]}
+    rows = dict(status_rows(decode(Status, {**STATUS, "serving": divided})))
+    assert rows["serving"] == (
+        "tiny layers 0:2 (float32), 2:4 on another device, room for 80 tokens"
+    )
 
 
 @pytest.mark.parametrize(("columns", "stacked"), [(25, True), (26, False)])

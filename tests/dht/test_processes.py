@@ -87,7 +87,7 @@ def leftovers(data: Path) -> list[Path]:
 
 async def check_whole(data: Path, manifest: Manifest) -> None:
     library = await open_library(data)
-    assert (await library.holdings(manifest.root)).complete
+    assert (await library.stored_parts(manifest.root)).complete
     assert check_store(data) == len(manifest.chunks)
     assert leftovers(data) == []
 
@@ -100,7 +100,7 @@ async def kill_imports(folder: Path, data: Path, kills: int, seed: int) -> None:
             break
         counts.append(check_store(data))
         for root in (await open_library(data)).names().values():
-            assert (await (await open_library(data)).holdings(root)).complete
+            assert (await (await open_library(data)).stored_parts(root)).complete
     assert counts == sorted(counts)
     last = await run_child("import", str(data), str(folder), kill_after=None)
     library = await open_library(data)

@@ -69,7 +69,7 @@ def test_an_unreadable_feed_counts_once_as_damaged() -> None:
         one.state.set("models", "tiny", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         sound = await one.state.inspection.verified()
-        store = one.state.keeper.store
+        store = one.state.committer.store
         assert store is not None
         store.database.run("UPDATE entries SET sealed = zeroblob(length(sealed))")
         found = await one.state.inspection.verified()
@@ -86,7 +86,7 @@ def test_damage_is_found_and_fetched_again() -> None:
         await trio.sleep(defaults.WRITE_HOLD + 10)
         sound = await two.state.inspection.verified()
         assert sound.feeds >= 2 and sound.entries >= sound.feeds and not sound.damaged
-        store = two.state.keeper.store
+        store = two.state.committer.store
         assert store is not None
         _forge(store, one.identity)
         found = await two.state.inspection.verified()

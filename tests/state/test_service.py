@@ -481,7 +481,7 @@ def test_lost_feeds_of_others_are_fetched_again() -> None:
         two.state.set("models", "other", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         before = one.state.replica.feed(two.identity.public_key, ("models", 0))
-        await one.state.keeper.drop([two.identity.peer])
+        await one.state.committer.drop([two.identity.peer])
         one.state._lost(None)
         await trio.sleep(0.01)
         assert one.names(two) == []
@@ -634,7 +634,7 @@ def test_damaged_own_feeds_are_written_again() -> None:
         one.state.set("models", "mine", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 10)
         before = two.epoch(one)
-        store = one.state.keeper.store
+        store = one.state.committer.store
         assert store is not None
         store.database.run("UPDATE entries SET sealed = x'00'")
         found = await one.state.inspection.verified()

@@ -96,7 +96,7 @@ def test_own_feeds_survive_damage_of_the_store(runs: int) -> None:
             await one.stop()
             await one.start()
             await trio.sleep(defaults.WRITE_HOLD + 10)
-        store = one.state.keeper.store
+        store = one.state.committer.store
         assert store is not None
         store.database.run("UPDATE entries SET sealed = x'00'")
         assert (await one.state.inspection.verified()).damaged

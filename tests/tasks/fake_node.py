@@ -45,6 +45,9 @@ class FakeDirectory:
         self._changed.set()
         self._changed = trio.Event()
 
+    async def own_changed(self) -> None:
+        await self._changed.wait()
+
     async def changed(self, version: int) -> int:
         while self.version <= version:
             await self._changed.wait()

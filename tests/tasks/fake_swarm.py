@@ -92,6 +92,7 @@ class Wire:
         self.freeze_at: int | None = None
         self.delay = 0.0  # seconds before each
         self.backlog = 0  # bytes that have not arrived yet, on each link
+        self.seen: dict[PeerId, dict[str, tuple[int, int]]] = {}  # addresses without a relay
         self.nursery: trio.Nursery | None = None  # of handlers that take their time
 
     def later(self, work: Callable[[], object]) -> None:
@@ -116,6 +117,7 @@ class FakeLink:
         self.peer = peer
         self.quiet = peer in wire.endpoints[own].quiet if own in wire.endpoints else False
         self.backlog, self.rtt = wire.backlog, 0.02
+        self.seen = wire.seen.get(peer, {})
 
     def _target(self) -> "FakeEndpoint":
         target = self._wire.endpoints.get(self.peer)
@@ -497,7 +499,7 @@ class FakeText:
 
     info = TextInfo(VOCABULARY, None, EOS, (EOS,), True)
 
-    async def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         await trio.lowlevel.checkpoint()
         return [ord(letter) % VOCABULARY for letter in text]
 

@@ -202,8 +202,8 @@ async def through_a_proxy(
 
 async def second_path(a: Node, b: Node, path_kind: PathKind, port: int | None = None) -> Link:
     host = a.endpoint._host
-    pipe = TcpByteStream(await host.connect(LOOPBACK, port or b.endpoint.port))
-    return await a.endpoint.join(pipe, path_kind, expect=b.endpoint.peer, server=False)
+    byte_stream = TcpByteStream(await host.connect(LOOPBACK, port or b.endpoint.port))
+    return await a.endpoint.join(byte_stream, path_kind, expect=b.endpoint.peer, server=False)
 
 
 async def dial_code(a: Node, address: Address, timeout: float = 5) -> str:

@@ -3,29 +3,29 @@
 from shoal.transport.bytestream import ByteStream
 
 
-async def write(pipe: ByteStream, data: bytes) -> None:
+async def write(byte_stream: ByteStream, data: bytes) -> None:
     """Write all data. Raises the errors of the byte stream."""
     rest = memoryview(data)
     while rest:
         try:
-            rest = rest[pipe.write_ready(rest) :]
+            rest = rest[byte_stream.write_ready(rest) :]
         except BlockingIOError:
-            await pipe.wait_writable()
+            await byte_stream.wait_writable()
 
 
-async def receive(pipe: ByteStream, size: int = 1 << 16) -> bytes:
+async def receive(byte_stream: ByteStream, size: int = 1 << 16) -> bytes:
     """Return the next bytes, b"" at the end."""
     while True:
-        await pipe.wait_readable()
+        await byte_stream.wait_readable()
         try:
-            return pipe.read_ready(size)
+            return byte_stream.read_ready(size)
         except BlockingIOError:
             continue
 
 
-async def read(pipe: ByteStream, size: int) -> bytes:
+async def read(byte_stream: ByteStream, size: int) -> bytes:
     """Return `size` bytes, or fewer at the end."""
     data = bytearray()
-    while len(data) < size and (part := await receive(pipe, size - len(data))):
+    while len(data) < size and (part := await receive(byte_stream, size - len(data))):
         data += part
     return bytes(data)

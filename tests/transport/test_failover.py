@@ -67,7 +67,7 @@ class Homes:
 
     def used_relay(self, link: Link) -> TransportNode:
         path = next(path for path in link.paths if path.path_kind is PathKind.RELAYED)
-        return self.town.nodes[path.secured._pipe.relay]  # type: ignore[attr-defined]
+        return self.town.nodes[path.secured._byte_stream.relay]  # type: ignore[attr-defined]
 
     async def ask(self, link: Link, number: int, timeout: float) -> float:
         """Return the seconds until the reply. Raises the errors of `Link.call`."""

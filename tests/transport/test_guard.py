@@ -42,9 +42,9 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
 @pytest.mark.parametrize("error", MISTAKES, ids=lambda error: type(error).__name__)
 def test_a_bug_ends_the_peer_s_connection_and_is_reported(error: Exception) -> None:
     guard, mishaps, ended = guarded()
-    with guard.around("peer", lambda: ended.append("pipe")):
+    with guard.around("peer", lambda: ended.append("byte_stream")):
         raise error
-    assert ended == ["pipe", "peer"]
+    assert ended == ["byte_stream", "peer"]
     assert [(each.subject, each.error) for each in mishaps] == [("peer", type(error).__name__)]
 
 

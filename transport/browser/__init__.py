@@ -1,1 +1,4 @@
-"""Browsers as peers, over WebRTC data channels. This room opens real sockets."""
+"""Browsers as peers, over WebRTC data channels. This room opens real sockets.
+
+Public: `BrowserGate`, `BrowserSession`. Imports `handshake/`, `host/`, `lane/` and `nat/`.
+"""

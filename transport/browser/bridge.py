@@ -76,10 +76,10 @@ class Carrier:
     """One data channel with a browser. Received datagrams must be passed to `take`. Datagrams to be
     sent are passed to the callback `send`.
 
-    `server` is True if this side is the DTLS server. `pipe` is the byte stream, which may be used
-    once `opened` is set. `settled` is called when the DTLS handshake has proven that the browser
-    has the certificate of the `far` end. `breach` describes the browser's violation of the
-    protocol if one has closed the channel, otherwise it is None.
+    `server` is True if this side is the DTLS server. `byte_stream` may be used once `opened` is
+    set. `settled` is called when the DTLS handshake has proven that the browser has the certificate
+    of the `far` end. `breach` describes the browser's violation of the protocol if one has closed
+    the channel, otherwise it is None.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Carrier:
         self.opened = trio.Event()
         self.over = trio.Event()
         self.breach: str | None = None
-        self.pipe = ChannelByteStream(
+        self.byte_stream = ChannelByteStream(
             ("", 0),
             on_output=self._output,
             on_read=self._read,
@@ -120,7 +120,7 @@ class Carrier:
 
     def locate(self, place: Place) -> None:
         """Set the present address of the browser."""
-        self.pipe.remote = place
+        self.byte_stream.remote = place
 
     def take(self, datagram: bytes) -> None:
         """Process a received DTLS datagram. Drop it if it is not allowed in the present state."""
@@ -200,7 +200,7 @@ class Carrier:
                 established=self._sctp.state == "connected",
                 received=self._sctp._last_received_tsn,
                 room=self._sctp._advertised_rwnd,
-                unread=self.pipe.unread,
+                unread=self.byte_stream.unread,
             )
         except Breach as breach:
             self.breach = str(breach)
@@ -220,7 +220,7 @@ class Carrier:
     def _on_message(self, message: bytes | str) -> None:
         if not isinstance(message, bytes):
             return
-        self.pipe.arrived(message)
+        self.byte_stream.arrived(message)
         self._sctp._advertised_rwnd -= len(message)
         self._pinched |= self._sctp._advertised_rwnd < defaults.WINDOW_BYTES // 4
 
@@ -228,16 +228,16 @@ class Carrier:
         if self._sctp.state == "closed":  # aborted
             self._lost()
         else:
-            self.pipe.ended()
+            self.byte_stream.ended()
 
     def _lost(self) -> None:
-        self.pipe.lost()
+        self.byte_stream.lost()
         self.over.set()
 
     def _pump(self) -> None:
         self._pumping = False
         while self._channel is not None and self._channel.readyState == "open":
-            message = self.pipe.next_message(self._channel.bufferedAmount)
+            message = self.byte_stream.next_message(self._channel.bufferedAmount)
             if message is None:
                 return
             self._channel.send(message)

@@ -22,13 +22,13 @@ class BrowserSession:
     """An authenticated data channel: its byte stream, its peer, and 32 bytes that identify this
     channel."""
 
-    pipe: ByteStream
+    byte_stream: ByteStream
     peer: PeerId
     exporter: bytes
 
     def secure(self) -> SecureStream:
         """Return the secured stream that a link can use as a path."""
-        return SecureStream(self.pipe, Clear(self))
+        return SecureStream(self.byte_stream, Clear(self))
 
 
 class Clear:

@@ -203,18 +203,22 @@ class Visits:
     async def _prove(self, visit: _Visit) -> BrowserSession | None:
         """Check the browser's proof of its peer id and send this node's proof. Return the session,
         or None if the proof is not valid or the browser has left."""
-        pipe, key, meeting = visit.carrier.pipe, self._identity.public_key, visit.meeting
+        byte_stream, key, meeting = (
+            visit.carrier.byte_stream,
+            self._identity.public_key,
+            visit.meeting,
+        )
         try:
-            peer = dialler_of(await read_exactly(pipe, PROOF_BYTES), meeting, key)
+            peer = dialler_of(await read_exactly(byte_stream, PROOF_BYTES), meeting, key)
             if peer is None:
                 self.counts.bad_proofs += 1
                 return None
             dialler_key = public_key_of(peer)
             transcript = meeting.transcript(dialler_key, key)
-            pipe.write_ready(memoryview(prove(self._identity, LISTENER, transcript)))
+            byte_stream.write_ready(memoryview(prove(self._identity, LISTENER, transcript)))
         except (OSError, trio.ClosedResourceError):
             return None
-        return BrowserSession(pipe, peer, meeting.exporter(dialler_key, key))
+        return BrowserSession(byte_stream, peer, meeting.exporter(dialler_key, key))
 
 
 async def _run_and_cancel(carrier: Carrier, scope: trio.CancelScope) -> None:
@@ -222,14 +226,14 @@ async def _run_and_cancel(carrier: Carrier, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def read_exactly(pipe: ChannelByteStream, size: int) -> bytes:
+async def read_exactly(byte_stream: ChannelByteStream, size: int) -> bytes:
     """Read `size` bytes, or fewer if the stream ends before. Raises OSError if the stream is lost,
     and trio.ClosedResourceError if it is closed."""
     data = b""
     while len(data) < size:
-        await pipe.wait_readable()
+        await byte_stream.wait_readable()
         with suppress(BlockingIOError):
-            piece = pipe.read_ready(size - len(data))
+            piece = byte_stream.read_ready(size - len(data))
             if not piece:
                 break
             data += piece

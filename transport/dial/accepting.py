@@ -138,9 +138,9 @@ class Accepting:
         elif lasting is not None:
             await lasting.serve(stream, first)
 
-    async def _greet_lane(self, pipe: ByteStream, first: bytes) -> Connected | None:
+    async def _greet_lane(self, byte_stream: ByteStream, first: bytes) -> Connected | None:
         """Run TLS and the hello as the listener. Return None if the peer was refused."""
-        secured = SecureStream(pipe, Tls(self._certificate, server=True, expect=None), first)
+        secured = SecureStream(byte_stream, Tls(self._certificate, server=True, expect=None), first)
         await secured.handshake()
         return await self._receive(secured)
 

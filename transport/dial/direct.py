@@ -86,10 +86,14 @@ class Direct:
         if self._udp is None:
             raise DialFailed("no-udp", "this node has no UDP port")
         try:
-            pipe = await self._udp.dial((address.host, address.port), timeout=defaults.ATTEMPT_S)
+            byte_stream = await self._udp.dial(
+                (address.host, address.port), timeout=defaults.ATTEMPT_S
+            )
         except OSError as error:
             raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
         path_kind, name = path_kind_to(address.host), str(address)
-        link = await self._endpoint.join(pipe, path_kind, expect=expect, server=False, name=name)
-        pipe.trust()
+        link = await self._endpoint.join(
+            byte_stream, path_kind, expect=expect, server=False, name=name
+        )
+        byte_stream.trust()
         return link

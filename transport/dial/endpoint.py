@@ -85,14 +85,11 @@ class Endpoint:
 
     @property
     def admission(self) -> Admission:
-        """The rule that decides which peers are let in.
-
-        It may be replaced at any time. That does not end existing links.
-        """
+        """The rule that decides which peers are let in."""
         return self._door.admission
 
-    @admission.setter
-    def admission(self, admission: Admission) -> None:
+    def admit_by(self, admission: Admission) -> None:
+        """Replace the rule that decides which peers are let in. Existing links stay."""
         self._door.admission = admission
         self._admission_news.unpark_all()
 
@@ -148,6 +145,11 @@ class Endpoint:
         """Register `callback(link)`, called once for each link that a component wants to keep for
         longer than a few questions (`Link.keep`), whichever side dialled."""
         self._links.listeners.kept.append(callback)
+
+    def on_much_traffic(self, callback: Callable[[Link], None]) -> None:
+        """Register `callback(link)`, called every second or so while a link with a long round trip
+        carries at least `LONG_RATE` bytes per second."""
+        self._links.listeners.much.append(callback)
 
     @contextmanager
     def briefly(self, peer: PeerId) -> Iterator[None]:
@@ -363,7 +365,7 @@ class Endpoint:
 
     async def join(
         self,
-        pipe: ByteStream,
+        byte_stream: ByteStream,
         path_kind: PathKind,
         *,
         expect: PeerId | None,
@@ -378,15 +380,15 @@ class Endpoint:
         answer; None accepts any. If that fails, closes the byte stream and raises DialFailed.
         """
         if self._nursery is None:
-            pipe.close()
+            byte_stream.close()
             raise DialFailed("not-running", "the endpoint is not running")
-        name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
-        with self.guard.around(name, pipe.close, instead=mishap_of(name)):
-            return await self._join(pipe, path_kind, expect, server, name, self._nursery)
+        name = name or f"{byte_stream.remote[0]} port {byte_stream.remote[1]}"
+        with self.guard.around(name, byte_stream.close, instead=mishap_of(name)):
+            return await self._join(byte_stream, path_kind, expect, server, name, self._nursery)
 
     async def _join(
         self,
-        pipe: ByteStream,
+        byte_stream: ByteStream,
         path_kind: PathKind,
         expect: PeerId | None,
         server: bool,
@@ -395,18 +397,22 @@ class Endpoint:
     ) -> Link:
         """Run TLS and the hello on a byte stream, and return the link (see `join`)."""
         first = b""
-        if server and pipe.medium == "circuit":  # other programs use circuits as well
-            first = await first_bytes(pipe, name)
+        if server and byte_stream.medium == "circuit":  # other programs use circuits as well
+            first = await first_bytes(byte_stream, name)
             acceptor = self.accepting.acceptors.get(first[0]) if first else None
             if acceptor is not None and acceptor.serve_circuit is not None:
                 # In a task, because it may last longer than the caller of `join` waits.
-                serve = partial(acceptor.serve_circuit, pipe, first)
-                self.guard.start(nursery, name, serve, end=pipe.close)
+                serve = partial(acceptor.serve_circuit, byte_stream, first)
+                self.guard.start(nursery, name, serve, end=byte_stream.close)
                 raise DialFailed(acceptor.name, f"`{name}` was a {acceptor.name} program")
-        secured = await secure(pipe, self._certificate, expect, name, server=server, first=first)
+        secured = await secure(
+            byte_stream, self._certificate, expect, name, server=server, first=first
+        )
         if secured.tls.server:
             return await self.accepting.join(secured, path_kind, name, nursery)
-        return await self._introducing.join(secured, path_kind, pipe.remote[1], name, nursery)
+        return await self._introducing.join(
+            secured, path_kind, byte_stream.remote[1], name, nursery
+        )
 
     async def join_secured(self, secured: SecureStream, path_kind: PathKind, name: str) -> Link:
         """Return the link to the peer of a secured stream that is already authenticated.
@@ -436,9 +442,9 @@ class Endpoint:
         failure = DialFailed("unreachable", f"`{address}` has no IP address")
         for ip in await resolve(self._host, address):
             try:
-                pipe = await connect(self._host, ip, address, self.port)
+                byte_stream = await connect(self._host, ip, address, self.port)
                 return await self.join(
-                    pipe,
+                    byte_stream,
                     path_kind or path_kind_to(ip),
                     expect=address.peer,
                     server=False,

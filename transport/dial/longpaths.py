@@ -9,13 +9,14 @@ while there is much traffic.
 """
 
 from collections.abc import Awaitable, Callable
+from math import inf
 
 import trio
 
 from .. import defaults
 from ..errors import DialFailed
 from ..host.datagrams import Place
-from ..host.seam import Host, sleep_in_step
+from ..host.seam import Host
 from ..identity import PeerId
 from ..link.link import Link
 from .endpoint import Endpoint
@@ -36,41 +37,29 @@ class LongPaths:
         self._host = host
         self._endpoint = endpoint
         self._dial = dial
-        self._carried: dict[PeerId, tuple[Link, int]] = {}
+        self._nursery: trio.Nursery | None = None
         self._tried: dict[PeerId, float] = {}
+        endpoint.on_much_traffic(self._look)
 
     async def run(self) -> None:
-        """Look for links that need a UDP path, and dial one for each, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                await sleep_in_step(defaults.LONG_LOOK_S)
-                for link in self._busy():
-                    self._endpoint.guard.start(nursery, link.peer, self._try, link)
+        """Dial a UDP path for each link that needs one, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
 
-    def _busy(self) -> list[Link]:
-        """Return the links with a long round trip and much traffic that have no UDP path.
-
-        Links whose UDP port was dialled recently are left out.
-        """
-        now, before = self._host.now(), self._carried
-        links = [link for link in self._endpoint.links() if link.is_long]
-        self._carried = {link.peer: (link, link.carried) for link in links}
-        self._tried = {
-            peer: at for peer, at in self._tried.items() if now < at + defaults.LONG_AGAIN_S
-        }
-        least = defaults.LONG_RATE * defaults.LONG_LOOK_S
-        return [
-            link
-            for link in links
-            if link.peer not in self._tried
-            and link.udp_place is not None
-            and before.get(link.peer, (None, 0))[0] is link
-            and link.carried - before[link.peer][1] >= least
-        ]
+    def _look(self, link: Link) -> None:
+        """Dial a UDP path for a long link with much traffic, unless it has one or its UDP port was
+        dialled recently."""
+        now = self._host.now()
+        again = self._tried.get(link.peer, -inf) + defaults.LONG_AGAIN_S
+        if self._nursery is not None and link.udp_place is not None and now >= again:
+            self._tried = {
+                peer: at for peer, at in self._tried.items() if now < at + defaults.LONG_AGAIN_S
+            }
+            self._tried[link.peer] = now
+            self._endpoint.guard.start(self._nursery, link.peer, self._try, link)
 
     async def _try(self, link: Link) -> None:
         """Dial the UDP port of a link's peer."""
-        self._tried[link.peer] = self._host.now()
         place = link.udp_place
         if place is not None:
             try:

@@ -76,7 +76,7 @@ class Security(Protocol):
 
 
 class SecureStream:
-    """The byte stream `pipe` under `tls`.
+    """The byte stream `byte_stream` under `tls`.
 
     At most one task may read at a time, and one may write. `first` are bytes that were already read
     from the byte stream. `turn` creates a TLS server. It is called if both ends have begun as
@@ -86,7 +86,7 @@ class SecureStream:
 
     def __init__(
         self,
-        pipe: ByteStream,
+        byte_stream: ByteStream,
         tls: Security,
         first: bytes = b"",
         *,
@@ -94,14 +94,14 @@ class SecureStream:
     ) -> None:
         self.tls = tls
         self._turn = None if tls.server else turn
-        self.address = pipe.remote
-        self.medium = pipe.medium
-        self.local_port = pipe.local_port if isinstance(pipe, TcpByteStream) else 0
+        self.address = byte_stream.remote
+        self.medium = byte_stream.medium
+        self.local_port = byte_stream.local_port if isinstance(byte_stream, TcpByteStream) else 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.scope = trio.CancelScope()  # scope of the tasks that serve this stream
         self.finished = False
-        self._pipe = pipe
+        self._byte_stream = byte_stream
         self._closed = False
         self._first = first
         self._rest: memoryview | None = None  # ciphertext that the kernel has not accepted
@@ -113,21 +113,21 @@ class SecureStream:
     def inside(self) -> bool:
         """Whether this stream is carried by another link of this node, which counts its bytes
         already."""
-        return getattr(self._pipe, "inside", False)
+        return getattr(self._byte_stream, "inside", False)
 
     @property
     def path_rate(self) -> float:
         """Bytes per second that the path can carry; 0 if unknown, as on TCP."""
-        return getattr(self._pipe, "path_rate", 0.0)
+        return getattr(self._byte_stream, "path_rate", 0.0)
 
     def packet_rtt(self) -> float:
         """Return the latest round trip of single packets in seconds; 0 if unknown, as on TCP."""
-        return getattr(self._pipe, "packet_rtt", 0.0)
+        return getattr(self._byte_stream, "packet_rtt", 0.0)
 
     @property
     def loss(self) -> float:
         """Share of the sent bytes that are lost on the path; 0 if unknown, as on TCP."""
-        return getattr(self._pipe, "loss", 0.0)
+        return getattr(self._byte_stream, "loss", 0.0)
 
     @property
     def lapsed(self) -> bool:
@@ -135,7 +135,7 @@ class SecureStream:
 
         Both ends may still be alive then.
         """
-        return getattr(self._pipe, "lapsed", False)
+        return getattr(self._byte_stream, "lapsed", False)
 
     @property
     def blocked(self) -> bool:
@@ -241,7 +241,7 @@ class SecureStream:
         """Wait until the kernel has accepted all bytes. Raises PathLost if the connection
         breaks."""
         while self._rest is not None:
-            await self._wait(self._pipe.wait_writable)
+            await self._wait(self._byte_stream.wait_writable)
             self._send_rest()
 
     async def wait_writable(self) -> None:
@@ -249,13 +249,13 @@ class SecureStream:
 
         Raises PathLost if the connection breaks.
         """
-        await self._wait(self._pipe.wait_writable)
+        await self._wait(self._byte_stream.wait_writable)
 
     def close(self) -> None:
         """Close the byte stream, and end the tasks that serve it."""
         self._closed = True
         self._rest = None
-        self._pipe.close()
+        self._byte_stream.close()
         self.scope.cancel()
 
     def finish(self) -> None:
@@ -280,7 +280,7 @@ class SecureStream:
 
     def _end_sending(self) -> None:
         with suppress(OSError, trio.ClosedResourceError):
-            self._pipe.end()
+            self._byte_stream.end()
 
     def _queue_outgoing(self) -> None:
         """Append the ciphertext that TLS has produced to the bytes that wait for the kernel."""
@@ -294,7 +294,7 @@ class SecureStream:
         if self._rest is None or self._closed:
             return
         try:
-            sent = self._pipe.write_ready(self._rest)
+            sent = self._byte_stream.write_ready(self._rest)
         except BlockingIOError:
             return
         except (OSError, trio.ClosedResourceError):
@@ -309,10 +309,12 @@ class SecureStream:
             return first
         try:
             while not self._closed:
-                await self._pipe.wait_readable()
+                await self._byte_stream.wait_readable()
                 try:
                     most = self._read_bytes
-                    data = self._pipe.read_ready(most if most < self.read_most else self.read_most)
+                    data = self._byte_stream.read_ready(
+                        most if most < self.read_most else self.read_most
+                    )
                 except BlockingIOError:
                     continue
                 self.bytes_in += len(data)
@@ -340,26 +342,26 @@ class SecureStream:
             raise PathLost from None
 
 
-async def first_bytes(pipe: ByteStream, name: str) -> bytes:
+async def first_bytes(byte_stream: ByteStream, name: str) -> bytes:
     """Wait for the first bytes of a byte stream and return them.
 
     If that fails, closes the byte stream; raises DialFailed if the peer has closed it.
     """
     try:
         while True:
-            await pipe.wait_readable()
+            await byte_stream.wait_readable()
             with suppress(BlockingIOError):
-                return pipe.read_ready(defaults.SMALL_READ_BYTES)
+                return byte_stream.read_ready(defaults.SMALL_READ_BYTES)
     except (OSError, trio.ClosedResourceError):
-        pipe.close()
+        byte_stream.close()
         raise DialFailed.unreachable(name, "it hung up") from None
     except BaseException:
-        pipe.close()
+        byte_stream.close()
         raise
 
 
 async def secure(
-    pipe: ByteStream,
+    byte_stream: ByteStream,
     certificate: Certificate,
     expect: PeerId | None,
     name: str,
@@ -372,7 +374,7 @@ async def secure(
     If that fails, closes the byte stream and raises DialFailed.
     """
     secured = SecureStream(
-        pipe,
+        byte_stream,
         Tls(certificate, server=server, expect=expect),
         first,
         turn=lambda: Tls(certificate, server=True, expect=expect),

@@ -171,6 +171,8 @@ class Tls:
 
         The memory BIOs between OpenSSL and this class keep the size of the largest batch, about 280
         KiB in each direction, or 4 KiB after a handshake. SSL_set_bio frees the old ones.
+
+        Raises MemoryError if there is no memory for new ones.
         """
         if not self._swollen or not self.established or self._unsent:
             return
@@ -185,7 +187,10 @@ class Tls:
 
     def close(self) -> None:
         """End this side's direction. `outgoing` then returns the message for the peer
-        (close_notify)."""
+        (close_notify).
+
+        Raises TransportError `tls-failed` if OpenSSL reports an error.
+        """
         if self.established:
             try:
                 self._ssl.shutdown()
@@ -195,7 +200,10 @@ class Tls:
 
     def exporter(self, label: bytes, size: int) -> bytes:
         """Return `size` bytes of keying material that only the two ends know (RFC 8446, section
-        7.5)."""
+        7.5).
+
+        Raises TransportError `tls-failed` before the handshake is done.
+        """
         if not self.established:
             raise TransportError("tls-failed", "the handshake is not done")
         material: bytes = self._ssl.export_keying_material(label, size)

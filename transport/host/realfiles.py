@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def _open_file(path: Path) -> io.FileIO:
     """Open a file for reading. Raises OSError if it is not a regular file, because reading from a
-    pipe could block forever."""
+    byte_stream could block forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -201,17 +201,6 @@ class Child(Protocol):
         ...
 
 
-async def sleep_in_step(seconds: float) -> None:
-    """Sleep until the clock's next multiple of `seconds`, at least for half of `seconds`.
-
-    Tasks that look regularly whether something has changed wake together in this way. One wake-up
-    for all of them costs less than one for each, in a process and even more in a simulation.
-    """
-    now = trio.current_time()
-    wait = seconds - now % seconds
-    await trio.sleep(wait if wait >= seconds / 2 else wait + seconds)
-
-
 class Host(Protocol):
     """The outside world as one node sees it."""
 

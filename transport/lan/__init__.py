@@ -1,1 +1,4 @@
-"""Discovery of peers on the local network by multicast DNS."""
+"""Discovery of peers on the local network by multicast DNS.
+
+Public: `Neighbourhood`. Imports `dial/` and `host/`.
+"""

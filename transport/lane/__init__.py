@@ -2,5 +2,5 @@
 into events, and requests into bytes to send.
 
 Public: `Lane`, `Priority`, the events, and the enforcement of the owner's bandwidth caps (`Shaper`,
-`PathMeter`). This room imports `host/` only to allocate memory.
+`PathMeter`). Imports `host/` only to allocate memory.
 """

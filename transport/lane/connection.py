@@ -51,7 +51,6 @@ class LaneConnection:
         "_sent",
         "_silent_s",
         "_ticked",
-        "_unacked",
         "acked",
         "bulk_at",
         "bulk_bytes",
@@ -63,9 +62,11 @@ class LaneConnection:
         "least_rtt",
         "received",
         "rtt",
+        "unacked",
         "unreported",
         "unreported_bytes",
         "urgent",
+        "usual_rtt",
         "yielding",
     )
 
@@ -77,6 +78,7 @@ class LaneConnection:
         self.intake: list[int] | None = None
         self.rtt: float | None = None  # seconds, measured by the last ping
         self.least_rtt: float | None = None
+        self.usual_rtt: float | None = None  # of the last two pings the shorter one: one may wait
         self.heard = now  # when the last byte was received
         self.received = 0  # counted frames received; each outgoing frame reports this number
         self.unreported = 0  # counted frames received since it was last reported
@@ -86,7 +88,7 @@ class LaneConnection:
         self._silent_s = silent_s
         # An int stands for that many frames that are now sent on another connection. It saves
         # memory if a peer acknowledges nothing and makes this node switch back and forth.
-        self._unacked: deque[QueuedFrame | int] = deque()
+        self.unacked: deque[QueuedFrame | int] = deque()
         self._sent = 0
         self._pressing = 0  # unacknowledged frames that a caller may be waiting for
         self.acked = 0  # sent frames that the peer has acknowledged
@@ -115,13 +117,13 @@ class LaneConnection:
     @property
     def unacknowledged(self) -> bool:
         """Whether counted frames are in flight."""
-        return bool(self._unacked)
+        return bool(self.unacked)
 
     def keep(self, entry: QueuedFrame, length: int, now: float) -> None:
         """Store a counted frame that is being sent, until the peer acknowledges it. `length` is the
         size of its head and payload in bytes."""
         self._sent = (self._sent + 1) & _COUNT
-        self._unacked.append(entry)
+        self.unacked.append(entry)
         self._pressing += _is_pressing(entry)
         if entry.flags & wire.PRIORITY_MASK == wire.BULK:
             size = FRAME_OVERHEAD_BYTES + length
@@ -147,10 +149,10 @@ class LaneConnection:
         self.acked = received
         freed = 0
         while fresh:
-            entry = self._unacked.popleft()
+            entry = self.unacked.popleft()
             if isinstance(entry, int):
                 if entry > fresh:
-                    self._unacked.appendleft(entry - fresh)
+                    self.unacked.appendleft(entry - fresh)
                 fresh -= min(entry, fresh)
                 continue
             fresh -= 1
@@ -165,9 +167,9 @@ class LaneConnection:
     def give_back(self) -> list[QueuedFrame]:
         """Return the unacknowledged frames, to be sent again on another connection. The peer may
         still acknowledge them on this one."""
-        lost = [entry for entry in self._unacked if not isinstance(entry, int)]
+        lost = [entry for entry in self.unacked if not isinstance(entry, int)]
         count = (self._sent - self.acked) & _COUNT
-        self._unacked = deque([count] if count else ())
+        self.unacked = deque([count] if count else ())
         self._pressing = 0
         self.bulk_bytes = 0
         self.bulk_waits = False
@@ -252,7 +254,8 @@ class LaneConnection:
             self.yielding.end(now)
         if self._ping_sent is None or offset != self._ping_mark + 1:
             return
-        self.rtt = max(0.0, now - self._ping_sent)
+        before, self.rtt = self.rtt, max(0.0, now - self._ping_sent)
+        self.usual_rtt = self.rtt if before is None else min(before, self.rtt)
         self.least_rtt = self.rtt if self.least_rtt is None else min(self.least_rtt, self.rtt)
         self._ping_sent = None
         self._hinted = False

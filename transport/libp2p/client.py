@@ -23,7 +23,7 @@ from ..rates import MemoryBudget
 from . import circuit as wire
 from . import defaults
 from .circuit import HopMessage, StopMessage
-from .connection import Libp2pConnection, Protocols, Serve
+from .connection import Libp2pConnection, Protocols, ReadingCharges, Serve
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .package import package
@@ -74,9 +74,9 @@ class CircuitClient:
         self._nursery: trio.Nursery | None = None
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """Register `callback(pipe, source, relay)`, called for each incoming circuit.
+        """Register `callback(byte_stream, source, relay)`, called for each incoming circuit.
 
-        The callback must close the byte stream `pipe` in the end. The source is not authenticated
+        The callback must close `byte_stream` in the end. The source is not authenticated
         yet. This side is the TLS server.
         """
         self._on_circuit = callback
@@ -182,9 +182,8 @@ class CircuitClient:
             TcpByteStream(stream),
             session,
             host=self._host,
-            limits=self._limits,
             protocols=self._protocols,
-            budget=self._budget,
+            charges=ReadingCharges(self._budget),
         )
         relay = _Relay(address, connection)
         await self._nursery.start(self._carry, relay, peer)

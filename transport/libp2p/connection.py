@@ -3,18 +3,17 @@
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import trio
 
 from ..bytestream import ByteStream
 from ..host.seam import Host
 from ..lane.frame import Fault
-from ..rates import MemoryBudget
+from ..rates import Bucket, MemoryBudget
 from . import defaults
-from .limits import Libp2pLimits
 from .multistream import ProtocolChoice, ProtocolOffer
 from .muxstream import MuxStream
-from .pace import LeakyBucket
 from .session import Libp2pSession
 from .yamux import ChannelOpened, YamuxChannel
 
@@ -24,38 +23,44 @@ Protocols = Callable[[], Mapping[str, Serve]]
 """Returns the protocols that are served, by protocol id. It is called again for each stream."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingCharges:
+    """What the bytes are charged to that a connection has received: while they are in memory, a
+    budget, and when they are processed, rate limiters."""
+
+    budget: MemoryBudget
+    paces: Sequence[Bucket] = ()
+
+
 class Libp2pConnection:
-    """Runner of `session` over the byte stream `pipe`.
+    """Runner of `session` over `byte_stream`.
 
     It runs until the peer ends the connection, a limit is exceeded, or the connection is idle.
-    `paces` are the rate limiters that received bytes are charged to. `relayed` says that `pipe` is
+    `charges` has what received bytes are charged to. `relayed` says that `byte_stream` is
     itself a circuit. `code` is the reason of the end (docs/spec/libp2p.md); None while the
     connection runs. `calls` and `circuits` are the numbers of open calls and circuits.
     """
 
     def __init__(
         self,
-        pipe: ByteStream,
+        byte_stream: ByteStream,
         session: Libp2pSession,
         *,
         host: Host,
-        limits: Libp2pLimits,
         protocols: Protocols,
-        budget: MemoryBudget,
-        paces: Sequence[LeakyBucket] = (),
+        charges: ReadingCharges,
         relayed: bool = False,
     ) -> None:
         self.code: str | None = None
         self.relayed = relayed
         self.calls = 0
         self.circuits = 0
-        self._pipe = pipe
-        self._session = session
+        self._byte_stream = byte_stream
+        self.session = session
         self._host = host
-        self._limits = limits
+        self._limits = session.limits
         self._protocols = protocols
-        self._budget = budget
-        self._paces = paces
+        self._charges = charges
         self._scope = trio.CancelScope()
         self._holds = 0  # open contexts of `held`
         self._kept_until = -math.inf  # time until which the connection is not idle (see `keep`)
@@ -68,22 +73,22 @@ class Libp2pConnection:
     @property
     def peer(self) -> str:
         """The libp2p peer id of the other end. Raises Fault until that is authenticated."""
-        return self._session.peer
+        return self.session.peer
 
     @property
     def ip(self) -> str:
         """The IP address of the other end; "" on a circuit."""
-        return self._pipe.remote[0]
+        return self._byte_stream.remote[0]
 
     @property
     def remote(self) -> tuple[str, int]:
         """The IP address and port of the other end, as seen from here."""
-        return self._pipe.remote
+        return self._byte_stream.remote
 
     @property
     def alive(self) -> bool:
         """Whether streams may be opened."""
-        return self.code is None and self._nursery is not None and not self._session.yamux.leaving
+        return self.code is None and self._nursery is not None and not self.session.yamux.leaving
 
     async def run(self, first: bytes = b"", *, up: Callable[[], None] = lambda: None) -> None:
         """Run the connection to its end.
@@ -101,12 +106,12 @@ class Libp2pConnection:
                     await self._read(first, up)
                     nursery.cancel_scope.cancel()
             if self._scope.cancelled_caught:
-                self.close("idle" if self._session.established else "handshake-timeout")
+                self.close("idle" if self.session.established else "handshake-timeout")
         finally:
             self.close("closed")
             self._nursery = None
-            self._pipe.close()
-            self._budget.drop(self)
+            self._byte_stream.close()
+            self._charges.budget.drop(self)
 
     def close(self, code: str) -> None:
         """Close the connection and every stream on it, for the reason `code`."""
@@ -114,7 +119,7 @@ class Libp2pConnection:
             return
         self.code = code
         self._scope.cancel()
-        for channel in list(self._session.yamux.channels.values()):
+        for channel in list(self.session.yamux.channels.values()):
             channel.fail()
             if channel.context is not None:
                 channel.context.wake()
@@ -128,7 +133,7 @@ class Libp2pConnection:
         """
         if not self.alive:
             raise Fault("stream-lost")
-        stream = self._shell(self._session.yamux.open())
+        stream = self._shell(self.session.yamux.open())
         try:
             offer = ProtocolOffer(protocol)
             await stream.send(offer.opening())
@@ -156,14 +161,14 @@ class Libp2pConnection:
 
     def progress(self) -> None:
         """Restart the idle timeout, because a request was served."""
-        if self._session.established:
+        if self.session.established:
             idle = math.inf if self._holds else trio.current_time() + self._limits.idle_s
             self._scope.deadline = max(idle, self._kept_until)
 
     async def pay(self, cost: int) -> None:
         """Wait until the rate limiters allow work that costs as much as `cost` bytes."""
-        for pace in self._paces:
-            await pace.spend(cost)
+        for pace in self._charges.paces:
+            await pace.pay(cost)
 
     # Reading.
 
@@ -176,7 +181,7 @@ class Libp2pConnection:
             except Fault as fault:
                 self.close(fault.code)
                 return
-            if self._session.established and not established:
+            if self.session.established and not established:
                 established = True
                 self.progress()
                 up()
@@ -187,15 +192,15 @@ class Libp2pConnection:
     async def _take_in(self, data: bytes) -> None:
         """Process received bytes, charge their cost, and wait until few enough bytes are unsent."""
         self._heard = self._host.now()
-        yamux = self._session.yamux
-        for event in self._session.receive(data):
+        yamux = self.session.yamux
+        for event in self.session.receive(data):
             if isinstance(event, ChannelOpened):
                 if self._nursery is not None:
                     self._nursery.start_soon(self._serve, self._shell(event.stream))
             elif event.stream.context is not None:
                 event.stream.context.wake()
         self._flush()
-        self._budget.set(self, yamux.held)
+        self._charges.budget.set(self, yamux.held)
         frames, asked = yamux.frames - self._paid[0], yamux.asked - self._paid[1]
         self._paid = yamux.frames, yamux.asked
         cost = len(data) + defaults.READ_COST
@@ -207,9 +212,9 @@ class Libp2pConnection:
         """Wait for bytes and return them; b"" at the end."""
         try:
             while True:
-                await self._pipe.wait_readable()
+                await self._byte_stream.wait_readable()
                 try:
-                    return self._pipe.read_ready(defaults.READ_BYTES)
+                    return self._byte_stream.read_ready(defaults.READ_BYTES)
                 except BlockingIOError:
                     continue
         except (OSError, trio.ClosedResourceError):
@@ -226,11 +231,11 @@ class Libp2pConnection:
         long."""
         try:
             while True:
-                while not (data := self._session.outgoing()):
+                while not (data := self.session.outgoing()):
                     await self._wake.park()
                 with trio.fail_after(defaults.UNSENT_S):
                     await self._send(data)
-                if self._session.yamux.unsent < defaults.UNSENT_BYTES // 4:
+                if self.session.yamux.unsent < defaults.UNSENT_BYTES // 4:
                     self._room.unpark_all()
         except (OSError, trio.ClosedResourceError):
             self.close("lost")
@@ -242,9 +247,9 @@ class Libp2pConnection:
         view = memoryview(data)
         while view:
             try:
-                view = view[self._pipe.write_ready(view) :]
+                view = view[self._byte_stream.write_ready(view) :]
             except BlockingIOError:
-                await self._pipe.wait_writable()
+                await self._byte_stream.wait_writable()
 
     async def _watch(self) -> None:
         """Send pings on a silent connection that must stay open, and close it if there is no
@@ -259,14 +264,14 @@ class Libp2pConnection:
             if silent >= defaults.SILENT_S:
                 self.close("silent")
             elif silent >= defaults.PING_S:
-                self._session.yamux.ping()
+                self.session.yamux.ping()
                 self._flush()
 
     # Streams.
 
     def _shell(self, channel: YamuxChannel) -> MuxStream:
         """Create the `MuxStream` of a yamux stream."""
-        return MuxStream(channel, self._session.yamux, flush=self._flush, room=self._room)
+        return MuxStream(channel, self.session.yamux, flush=self._flush, room=self._room)
 
     async def _serve(self, stream: MuxStream) -> None:
         """Negotiate the protocol of a stream that the peer has opened, and serve the stream."""

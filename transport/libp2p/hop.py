@@ -67,7 +67,10 @@ class HopService:
             self._book.release(_NAME + peer)
 
     async def serve(self, connection: Libp2pConnection, stream: MuxStream) -> None:
-        """Serve the one request of a stream."""
+        """Serve the one request of a stream.
+
+        Raises Fault if the request is malformed or the stream ends early.
+        """
         await connection.pay(defaults.CALL_COST)
         with trio.fail_after(self._limits.request_s):
             body = await stream.receive_message(defaults.CIRCUIT_MESSAGE_BYTES)

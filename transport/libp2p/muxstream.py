@@ -109,7 +109,10 @@ class MuxStream:
 
     async def receive(self, limit: int) -> bytes:
         """Wait for data and return 1 to `limit` bytes. Return b"" once the peer has ended its
-        direction."""
+        direction.
+
+        Raises Fault (`stream-lost`) if the connection or the stream ended with an error.
+        """
         try:
             while True:
                 await self.wait_readable()
@@ -143,7 +146,10 @@ class MuxStream:
         return await self.receive_exactly(found[0])
 
     async def send(self, data: bytes) -> None:
-        """Pass all bytes to the connection, as fast as the peer accepts them."""
+        """Pass all bytes to the connection, as fast as the peer accepts them.
+
+        Raises Fault (`stream-lost`) if the connection or the stream ended with an error.
+        """
         view = memoryview(data)
         try:
             while view:

@@ -16,17 +16,16 @@ from ..host.seam import Host
 from ..identity import Identity
 from ..limits import Crowd
 from ..link.calls import Handler
-from ..rates import MemoryBudget
+from ..rates import Bucket, MemoryBudget, Rate
 from ..relay.book import RelayBook
 from . import defaults
 from .calls import CALL, CallService
 from .circuit import HOP
-from .connection import Libp2pConnection, Serve
+from .connection import Libp2pConnection, ReadingCharges, Serve
 from .hop import HopService
 from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
-from .pace import LeakyBucket
 from .package import package
 from .session import Libp2pSession
 
@@ -63,7 +62,7 @@ class Libp2pResponder:
             self._limits.connections_loopback,
         )
         self._budget = MemoryBudget(self._limits.total_bytes)
-        self._pace = LeakyBucket(self._limits.rate, self._limits.burst_bytes)
+        self._pace = Bucket(Rate(self._limits.burst_bytes, self._limits.rate), host.now())
         self._calls = CallService(published, self._limits)
         self._hop: HopService | None = None
         if relay is not None:
@@ -77,23 +76,23 @@ class Libp2pResponder:
         await self.serve_byte_stream(TcpByteStream(stream), first)
 
     async def serve_byte_stream(
-        self, pipe: ByteStream, first: bytes, *, relayed: bool = False
+        self, byte_stream: ByteStream, first: bytes, *, relayed: bool = False
     ) -> str:
         """Serve a peer over any byte stream. Return the code with which the connection has ended.
 
         `relayed` says that the byte stream is a circuit.
         """
-        entry = self._crowd.enter(pipe.remote[0], self._host.now())
+        entry = self._crowd.enter(byte_stream.remote[0], self._host.now())
         if entry is None:
-            pipe.close()
+            byte_stream.close()
             return "full"
         try:
             await self._host.offload(package)
-            await self._pace.spend(defaults.HANDSHAKE_COST)
-            return await self._run(self._connection(pipe, relayed), first)
+            await self._pace.pay(defaults.HANDSHAKE_COST)
+            return await self._run(self._connection(byte_stream, relayed), first)
         finally:
             self._crowd.leave(entry)
-            pipe.close()
+            byte_stream.close()
 
     async def _run(self, connection: Libp2pConnection, first: bytes) -> str:
         """Run a connection to its end, and release its reservations."""
@@ -117,20 +116,19 @@ class Libp2pResponder:
             found[HOP] = self._hop.serve
         return found
 
-    def _connection(self, pipe: ByteStream, relayed: bool) -> Libp2pConnection:
+    def _connection(self, byte_stream: ByteStream, relayed: bool) -> Libp2pConnection:
         """Create the connection for a byte stream."""
         limits = self._limits
         session = Libp2pSession(
             self._identity, dialled=False, entropy=self._host.entropy, limits=limits
         )
+        pace = Bucket(Rate(limits.peer_burst_bytes, limits.peer_rate), self._host.now())
         return Libp2pConnection(
-            pipe,
+            byte_stream,
             session,
             host=self._host,
-            limits=limits,
             protocols=self.protocols,
-            budget=self._budget,
-            paces=(LeakyBucket(limits.peer_rate, limits.peer_burst_bytes), self._pace),
+            charges=ReadingCharges(self._budget, (pace, self._pace)),
             relayed=relayed,
         )
 

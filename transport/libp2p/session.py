@@ -37,6 +37,7 @@ class Libp2pSession:
         expect: str | None = None,
     ) -> None:
         self.yamux = Yamux(dialled=dialled, streams=limits.streams, held=limits.held_bytes)
+        self.limits = limits
         self.established = False
         self._noise = Noise(identity, initiator=dialled, entropy=entropy, expect=expect)
         self._security: ProtocolChoice | ProtocolOffer = (

@@ -68,6 +68,7 @@ class Link:
         self._kept = False
         self._needed = False
         self._since = self._host.now()
+        self._counted = self._since, 0  # (time, bytes carried until then), see `_count`
         self._nursery: trio.Nursery | None = None
         handlers = shared.handlers
         self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
@@ -177,7 +178,7 @@ class Link:
     def round_trip(self) -> float | None:
         """The round trip in seconds on the path in use, None before the first measurement."""
         path = self.paths.used
-        return path.connection.rtt if path else None
+        return path.connection.usual_rtt if path else None
 
     @property
     def rate(self) -> float:
@@ -190,7 +191,7 @@ class Link:
         """The status of the link, for display."""
         path = self.paths.used
         return LinkStatus(
-            rtt=path.connection.rtt if path else None,
+            rtt=path.connection.usual_rtt if path else None,
             bytes_in=self.paths.bytes_in,
             bytes_out=self.paths.bytes_out,
             address=self.address,
@@ -269,8 +270,10 @@ class Link:
         header: Mapping[str, object] = _EMPTY,
         *,
         priority: Priority = Priority.BULK,
+        first: bytes = b"",
     ) -> "Stream":
-        """Open a stream to the peer's handler `method`.
+        """Open a stream to the peer's handler `method`. Its `first` bytes leave with the opening,
+        which wakes the peer once.
 
         Raises CallRefused with code `busy` if the peer allows no further stream, and with code
         `too-large` if the header is over 32 KiB. Raises LinkClosed if the link has ended. A peer
@@ -279,7 +282,7 @@ class Link:
         await trio.lowlevel.checkpoint()
         self._check_alive()
         with self._guard.around(self.peer, self._fail, instead=self._closed):
-            return self._streams.open(method, header, priority)
+            return self._streams.open(method, header, priority, first)
 
     def keep(self) -> None:
         """Mark the link as wanted for longer than a few questions, so that it is no longer
@@ -383,6 +386,19 @@ class Link:
         self.paths.tick(now)
         if not self._grace.under_way and self.paths.is_suspect(now):
             self.look_again()
+        if now >= self._counted[0] + defaults.LONG_LOOK_S:
+            self._count(now)
+
+    def _count(self, now: float) -> None:
+        """Report the link if it is long and has carried much since the last count.
+
+        A link that carries much is ticked at least every few seconds, because frames in flight
+        await acknowledgements.
+        """
+        (at, before), carried = self._counted, self.carried
+        self._counted = now, carried
+        if carried - before >= defaults.LONG_RATE * (now - at) and self.is_long:
+            self._owner.carries_much(self)
 
     # Used by its paths and its grace period.
 

@@ -37,6 +37,7 @@ class Listeners:
     back: list[Told] = field(default_factory=list)
     doubt: list[Callable[[Link, bool], None]] = field(default_factory=list)
     kept: list[Told] = field(default_factory=list)
+    much: list[Told] = field(default_factory=list)
     holders: list[Callable[[PeerId], bool]] = field(default_factory=list)
     watchers: list[Callable[[PeerId], bool]] = field(default_factory=list)
 
@@ -274,6 +275,9 @@ class Links:
 
     def tick_soon(self, link: Link) -> None:
         self._ticks.set(self._give_turn(link))
+
+    def carries_much(self, link: Link) -> None:
+        self._tell(self.listeners.much, link)
 
     def fell_quiet(self, link: Link) -> None:
         self._tell(self.listeners.quiet, link)

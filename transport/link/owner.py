@@ -37,6 +37,11 @@ class LinkOwner(Protocol[L]):
         """Reschedule the next call of `Link.tick`, because `Link.due` has become earlier."""
         ...
 
+    def carries_much(self, link: L) -> None:
+        """Report that a link with a long round trip carries at least `LONG_RATE` bytes per
+        second."""
+        ...
+
     def fell_quiet(self, link: L) -> None:
         """Report that the peer has been silent so long that nothing new should be sent to it."""
         ...

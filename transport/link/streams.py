@@ -36,8 +36,10 @@ class LinkStreams:
         self._flush = flush
         self._ended = ended
 
-    def open(self, method: str, header: Mapping[str, object], priority: Priority) -> Stream:
-        """Open a stream to the peer's handler `method`.
+    def open(
+        self, method: str, header: Mapping[str, object], priority: Priority, first: bytes
+    ) -> Stream:
+        """Open a stream to the peer's handler `method`, and send its first bytes.
 
         Raises CallRefused with code `busy` if the peer allows no further stream, and with code
         `too-large` if `header` exceeds the limit.
@@ -48,8 +50,12 @@ class LinkStreams:
             raise CallRefused("too-large", str(error)) from None
         if core is None:
             raise CallRefused("busy", "the peer does not allow more streams")
+        stream = self._adopt(core)
+        if first:
+            core.write(first)
+            self._lane.outbox.schedule(core)
         self._flush()
-        return self._adopt(core)
+        return stream
 
     def serve(self, event: Opened, nursery: trio.Nursery | None) -> None:
         """Start the handler of a stream that the peer has opened, or reset the stream if there is

@@ -6,4 +6,7 @@ node can be reached. `punch/` opens direct paths through the NATs of both sides 
 The modules of this folder combine the results of the three rooms. `Whereabouts` gives the addresses
 at which this node can be reached. `NodeKnowledge` gives the addresses that hole punching may use.
 `Vouching` asks linked peers where they see another peer.
+
+Public: `Whereabouts`, `NodeKnowledge`, `AddressVouching`, `WebPort`. Imports `dial/`, `host/`,
+`link/`, `relay/` and `udp/`.
 """

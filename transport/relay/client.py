@@ -90,7 +90,7 @@ class RelayClient:
         self._reachable = False
         self._choice = KnownRelays()
         self._survey = Survey(host, endpoint, self._choice, reach=reach)
-        self._held: dict[PeerId, HeldReservation] = {}
+        self.reservations: dict[PeerId, HeldReservation] = {}
         self._asking: set[PeerId] = set()  # relays with a reservation request in progress
         self._running = False
         self._arriving: Counter[PeerId] = Counter()  # open incoming circuits by relay
@@ -126,7 +126,7 @@ class RelayClient:
     @property
     def relays(self) -> list[HeldReservation]:
         """The reservations that are held now, the nearest relay first."""
-        return sorted(self._held.values(), key=lambda held: held.rtt)
+        return sorted(self.reservations.values(), key=lambda held: held.rtt)
 
     @property
     def known(self) -> list[RelayCandidate]:
@@ -176,9 +176,9 @@ class RelayClient:
         self._on_change.append(callback)
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """Register `callback(pipe, source, relay, seen)`, called for every incoming circuit.
+        """Register `callback(byte_stream, source, relay, seen)`, called for every incoming circuit.
 
-        The callback must close the byte stream `pipe` in the end. This side is the TLS server on
+        The callback must close `byte_stream` in the end. This side is the TLS server on
         it.
         """
         self._on_circuit.append(callback)
@@ -197,7 +197,7 @@ class RelayClient:
         relay."""
         rate = call.header.get("rate")
         self._choice.lends(call.peer, type(rate) is int and rate > 0)
-        if call.peer in self._held and not rate:
+        if call.peer in self.reservations and not rate:
             self._drop(call.peer)
         self._news.set()
         return Reply()
@@ -207,7 +207,11 @@ class RelayClient:
         circuit's other end. Refuse the call if the caller is not the relay of such a circuit."""
         peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
         circuits = list(self._circuits.items())
-        known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
+        known = [
+            other
+            for byte_stream, other in circuits
+            if (byte_stream.relay, other) == (call.peer, peer)
+        ]
         if link is None or not known:
             return Refusal("no-circuit", "no such circuit")
         seen = read_vouched(call.header.get("seen"), link.address[0])
@@ -242,9 +246,9 @@ class RelayClient:
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
         stream.narrow(WINDOW_BYTES)
-        pipe = CircuitByteStream(stream, link.peer, voucher=link.address[0])
-        self._circuits[pipe] = peer
-        return pipe
+        byte_stream = CircuitByteStream(stream, link.peer, voucher=link.address[0])
+        self._circuits[byte_stream] = peer
+        return byte_stream
 
     # Arriving circuits.
 
@@ -258,7 +262,7 @@ class RelayClient:
         relay, stream = incoming.peer, incoming.stream
         stream.narrow(WINDOW_BYTES)
         link = self._endpoint.link(relay)
-        asked = relay in self._held or relay in self._asking
+        asked = relay in self.reservations or relay in self._asking
         if link is None or not (asked or self._may_come_unasked(relay)):
             stream.reset("no-reservation")
             return
@@ -270,15 +274,17 @@ class RelayClient:
             stream.reset("busy")
             return
         seen = read_vouched(incoming.header.get("seen"), link.address[0])
-        pipe, opener = CircuitByteStream(stream, relay, seen=seen), PeerId(source)
-        self._circuits[pipe] = opener
+        byte_stream, opener = CircuitByteStream(stream, relay, seen=seen), PeerId(source)
+        self._circuits[byte_stream] = opener
         self._arriving[relay] += 1
         self._sources[opener] += 1
         self._unasked[relay] += not asked
         try:
             guard = self._endpoint.guard
-            guard.tell(relay, self._on_circuit, pipe, opener, relay, seen, end=pipe.close)
-            await pipe.wait_closed()
+            guard.tell(
+                relay, self._on_circuit, byte_stream, opener, relay, seen, end=byte_stream.close
+            )
+            await byte_stream.wait_closed()
         finally:
             self._arriving -= Counter((relay,))  # removes counts of 0
             self._sources -= Counter((opener,))
@@ -325,7 +331,7 @@ class RelayClient:
         await self._renew()
         if self._missing():
             await self._find()
-        elif self._held and self._host.now() >= self._improve:
+        elif self.reservations and self._host.now() >= self._improve:
             await self._improve_one()
         return self._next_due()
 
@@ -337,35 +343,35 @@ class RelayClient:
         """
         if not self._reachable:
             return self._wanted
-        return int(not self.everywhere and (bool(self._held) or self._may_find_443()))
+        return int(not self.everywhere and (bool(self.reservations) or self._may_find_443()))
 
     def _missing(self) -> int:
         """Return how many more reservations are needed. A missing relay on TCP 443 counts as
         one."""
         goal = self._goal
-        missing = max(0, goal - len(self._held))
-        lacking = self._choice.lacks_443(self._held) and self._may_find_443()
-        return missing or int(lacking and 0 < goal == len(self._held))
+        missing = max(0, goal - len(self.reservations))
+        lacking = self._choice.lacks_443(self.reservations) and self._may_find_443()
+        return missing or int(lacking and 0 < goal == len(self.reservations))
 
     def _next_due(self) -> float:
         """Return the time at which `_tend` must run next."""
         now = self._host.now()
-        times = [held.renew for held in self._held.values()]
+        times = [held.renew for held in self.reservations.values()]
         if self._goal == 0:
             return min(times, default=math.inf)
-        if len(self._held) < self._goal:
-            times.append(max(self._choice.next_try(self._held), now + GATHER_S))
+        if len(self.reservations) < self._goal:
+            times.append(max(self._choice.next_try(self.reservations), now + GATHER_S))
         else:
             times.append(self._improve)
         return min(times)
 
     def _may_find_443(self) -> bool:
         """Return whether a further relay on TCP 443 may be tried now."""
-        return self._choice.offers_443(self._held, self._host.now())
+        return self._choice.offers_443(self.reservations, self._host.now())
 
     async def _renew(self) -> None:
         """Renew the reservations that are due, all at the same time."""
-        due = [held for held in self._held.values() if held.renew <= self._host.now()]
+        due = [held for held in self.reservations.values() if held.renew <= self._host.now()]
         async with trio.open_nursery() as nursery:
             for held in due:
                 self._endpoint.guard.start(nursery, held.relay, self._renew_one, held)
@@ -379,24 +385,24 @@ class RelayClient:
     async def _find(self) -> None:
         """Measure some relays, and reserve at the best of them."""
         measured = await self._measure(self._missing() + SPARE, hurry=not self._reachable)
-        left = [each for each in measured if each.peer not in self._held]
-        for candidate in self._choice.rank(left, self._held, self._missing()):
+        left = [each for each in measured if each.peer not in self.reservations]
+        for candidate in self._choice.rank(left, self.reservations, self._missing()):
             # A reservation beyond the goal, or of a reachable node, is useful only on port 443.
-            only_443 = self._reachable or len(self._held) >= self._goal
+            only_443 = self._reachable or len(self.reservations) >= self._goal
             if self._missing() and (candidate.everywhere or not only_443):
                 await self._reserve_at(candidate)
-        if len(self._held) > self._goal:
+        if len(self.reservations) > self._goal:
             self._give_up_the_farthest()
 
     async def _improve_one(self) -> None:
         """Measure further relays. If one is much nearer, it replaces the farthest."""
         self._improve = self._host.now() + IMPROVE_S
         farthest = self.relays[-1]
-        others = [peer for peer in self._held if peer != farthest.relay]
+        others = [peer for peer in self.reservations if peer != farthest.relay]
         measured = await self._measure(SPARE)
         ranked = self._choice.rank(measured, others, 1)
         near = [each for each in ranked if (each.rtt or 0.0) < BETTER * farthest.rtt]
-        only_443 = self._choice.lacks_443(others) and not self._choice.lacks_443(self._held)
+        only_443 = self._choice.lacks_443(others) and not self._choice.lacks_443(self.reservations)
         if only_443 and near and near[0].everywhere is None:
             return
         if near and await self._reserve_at(near[0]):
@@ -405,7 +411,7 @@ class RelayClient:
     def _give_up_the_farthest(self) -> None:
         """Release the reservation at the farthest relay that is not needed for TCP 443."""
         for held in reversed(self.relays):
-            others = [peer for peer in self._held if peer != held.relay]
+            others = [peer for peer in self.reservations if peer != held.relay]
             if not self._choice.lacks_443(others):
                 self._give_up(held.relay)
                 return
@@ -418,11 +424,11 @@ class RelayClient:
         """
 
         async def serve_at_once(candidate: RelayCandidate) -> None:
-            if hurry and not self._held and not self._asking:
+            if hurry and not self.reservations and not self._asking:
                 await self._reserve_at(candidate)
 
         links = {link.peer: link for link in self._endpoint.links()}
-        trying = self._choice.to_try(self._held, links, count, self._host.now())
+        trying = self._choice.to_try(self.reservations, links, count, self._host.now())
         return await self._survey.measure(trying, serve_at_once)
 
     async def _reserve_at(self, candidate: RelayCandidate) -> bool:
@@ -447,7 +453,9 @@ class RelayClient:
             return False
         now, ttl = self._host.now(), _ttl(reply)
         seen = read_vouched(reply.header.get("seen"), link.address[0])
-        self._held[link.peer] = HeldReservation(link.peer, rtt, seen, now + ttl / 2, now + ttl)
+        self.reservations[link.peer] = HeldReservation(
+            link.peer, rtt, seen, now + ttl / 2, now + ttl
+        )
         link.keep()
         self._choice.worked(link.peer)
         return True
@@ -456,7 +464,7 @@ class RelayClient:
 
     def _on_link_lost(self, link: Link, code: str) -> None:
         """Drop a relay whose link is lost. A link that was replaced does not count as a failure."""
-        if link.peer in self._held:
+        if link.peer in self.reservations:
             if code not in ("replaced", "peer-restarted"):
                 self._choice.failed(link.peer, code, self._host.now())
             self._drop(link.peer)
@@ -464,7 +472,7 @@ class RelayClient:
     def _on_link_quiet(self, link: Link) -> None:
         """Drop a relay whose link is quiet, because no peer reaches this node through that relay
         now."""
-        if link.peer in self._held:
+        if link.peer in self.reservations:
             self._choice.failed(link.peer, "silent", self._host.now())
             self._drop(link.peer)
 
@@ -475,7 +483,7 @@ class RelayClient:
 
     def _drop(self, relay: PeerId) -> None:
         """Remove a reservation, and look for another relay."""
-        if self._held.pop(relay, None) is not None:
+        if self.reservations.pop(relay, None) is not None:
             self._news.set()
             self._changed()
 
@@ -489,7 +497,7 @@ class RelayClient:
     def _release_all(self, *, but: int = 0) -> None:
         """Release all reservations, except those at the `but` nearest relays on TCP 443."""
         kept = [each.relay for each in self.relays if not self._choice.lacks_443([each.relay])]
-        for relay in list(self._held):
+        for relay in list(self.reservations):
             if relay not in kept[:but]:
                 self._give_up(relay)
 

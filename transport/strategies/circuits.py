@@ -127,7 +127,7 @@ class Circuits:
         """Open a circuit through a relay of either kind, and return the link over it."""
         try:
             await self._links.link_relay(relay, others)
-            pipe = await self._relays.dial(relay, peer, timeout=defaults.ATTEMPT_S)
+            byte_stream = await self._relays.dial(relay, peer, timeout=defaults.ATTEMPT_S)
         except DialFailed as error:
             if error.code not in ("tls-failed", "unreachable"):
                 raise
@@ -136,15 +136,15 @@ class Circuits:
         try:
             with trio.fail_after(defaults.ATTEMPT_S):
                 link = await self._endpoint.join(
-                    pipe, PathKind.RELAYED, expect=peer, server=False, name=name
+                    byte_stream, PathKind.RELAYED, expect=peer, server=False, name=name
                 )
         except DialFailed as error:
-            if pipe.failure is not None:  # the code of the relay says more
-                raise DialFailed(pipe.failure, f"`{name}`: {pipe.failure}") from None
+            if byte_stream.failure is not None:  # the code of the relay says more
+                raise DialFailed(byte_stream.failure, f"`{name}`: {byte_stream.failure}") from None
             raise error from None
         except trio.TooSlowError:
             raise DialFailed("timeout", f"`{name}` did not answer") from None
-        self._knowledge.vouch(peer, pipe.seen, relay.peer)
+        self._knowledge.vouch(peer, byte_stream.seen, relay.peer)
         self._links.improve(link, True)
         return link
 
@@ -153,9 +153,9 @@ class Circuits:
         may be a libp2p relay."""
         with trio.move_on_after(defaults.ATTEMPT_S):
             with self._endpoint.aim.at(relay):
-                pipe = await self._foreign.dial(relay.through(peer))
+                byte_stream = await self._foreign.dial(relay.through(peer))
             link = await self._endpoint.join(
-                pipe,
+                byte_stream,
                 PathKind.RELAYED,
                 expect=peer,
                 server=False,
@@ -180,7 +180,7 @@ class Circuits:
             await trio.sleep(defaults.FOREIGN_S)
 
     async def take(
-        self, pipe: CircuitByteStream, source: PeerId, relay: PeerId, seen: Vouched | None
+        self, byte_stream: CircuitByteStream, source: PeerId, relay: PeerId, seen: Vouched | None
     ) -> None:
         """Accept a circuit through a relay of this project, and make it a path of the link to its
         source.
@@ -188,13 +188,17 @@ class Circuits:
         `seen` is the address at which the relay sees the source.
         """
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
-            link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=source, server=True)
+            link = await self._endpoint.join(
+                byte_stream, PathKind.RELAYED, expect=source, server=True
+            )
             self._knowledge.vouch(source, seen, relay)
             self._links.improve(link, False)
 
-    async def take_foreign(self, pipe: MuxStream) -> None:
+    async def take_foreign(self, byte_stream: MuxStream) -> None:
         """Accept a circuit through a libp2p relay. What that relay says about the source is not
         trusted."""
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
-            link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=None, server=True)
+            link = await self._endpoint.join(
+                byte_stream, PathKind.RELAYED, expect=None, server=True
+            )
             self._links.improve(link, False)

@@ -167,9 +167,13 @@ class Dialer:
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
         self.foreign.on_change(self._changed)
-        self.foreign.on_circuit(lambda pipe, source, relay: take(pipe, self.circuits.take_foreign))
+        self.foreign.on_circuit(
+            lambda byte_stream, source, relay: take(byte_stream, self.circuits.take_foreign)
+        )
         self.relays.on_change(self._relays_changed)
-        self.relays.on_circuit(lambda pipe, *told: take(pipe, self.circuits.take, *told))
+        self.relays.on_circuit(
+            lambda byte_stream, *told: take(byte_stream, self.circuits.take, *told)
+        )
         self.relays.on_seen(self.knowledge.vouch)
         self.mapper.on_change(self._mapped)
         if self.udp is not None:
@@ -315,7 +319,7 @@ class Dialer:
             repeat("reachability", self._watch_reach, listen)
             if self.udp is not None:
                 long = LongPaths(self._host, self.endpoint, self.direct.dial_place)
-                repeat("links with long round trips", long.run)
+                nursery.start_soon(long.run)
             near = path_kind_to(listen) is PathKind.LOOPBACK  # only this machine can connect
             if self.strategies.relay:
                 nursery.start_soon(self.relays.run)
@@ -414,19 +418,21 @@ class Dialer:
 
     # Incoming connections and events.
 
-    def _punched(self, pipe: ByteStream, peer: PeerId, client: bool, path_kind: PathKind) -> None:
+    def _punched(
+        self, byte_stream: ByteStream, peer: PeerId, client: bool, path_kind: PathKind
+    ) -> None:
         """Turn a byte stream that hole punching has opened into a path."""
         # On TCP, this side begins as the client even if both have dialled: TLS settles the roles.
-        server = not client and pipe.medium != "tcp"
-        self._incoming.take(pipe, self._incoming.join, path_kind, peer, server)
+        server = not client and byte_stream.medium != "tcp"
+        self._incoming.take(byte_stream, self._incoming.join, path_kind, peer, server)
 
-    def _udp_came(self, pipe: QuicByteStream) -> None:
+    def _udp_came(self, byte_stream: QuicByteStream) -> None:
         """Turn an accepted QUIC connection into a path."""
-        peer = self.puncher.arrived(pipe)
-        path_kind = path_kind_to(pipe.remote[0])
+        peer = self.puncher.arrived(byte_stream)
+        path_kind = path_kind_to(byte_stream.remote[0])
         if peer is not None and path_kind is PathKind.DIRECT:
             path_kind = PathKind.PUNCHED
-        self._incoming.take(pipe, self._incoming.join, path_kind, peer, True)
+        self._incoming.take(byte_stream, self._incoming.join, path_kind, peer, True)
 
     def _stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
         """Pass a STUN message to hole punching, or else to the measurement of reachability."""

@@ -21,14 +21,18 @@ class Incoming:
         self._endpoint = endpoint
         self._tasks = tasks
 
-    def take(self, pipe: ByteStream, take: Callable[..., Awaitable[None]], *told: object) -> None:
-        """Run `take(pipe, *told)` in a task of its own. If the node does not serve, close the byte
-        stream."""
-        if not self._tasks.start(pipe.remote, take, pipe, *told, end=pipe.close):
-            pipe.close()
+    def take(
+        self, byte_stream: ByteStream, take: Callable[..., Awaitable[None]], *told: object
+    ) -> None:
+        """Run `take(byte_stream, *told)` in a task of its own. If the node does not serve, close
+        the byte stream."""
+        if not self._tasks.start(
+            byte_stream.remote, take, byte_stream, *told, end=byte_stream.close
+        ):
+            byte_stream.close()
 
     async def join(
-        self, pipe: ByteStream, path_kind: PathKind, expect: PeerId | None, server: bool
+        self, byte_stream: ByteStream, path_kind: PathKind, expect: PeerId | None, server: bool
     ) -> None:
         """Turn a byte stream into a path of the link to its peer, if the peer authenticates itself
         in time.
@@ -37,6 +41,6 @@ class Incoming:
         TLS server.
         """
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
-            await self._endpoint.join(pipe, path_kind, expect=expect, server=server)
-            if isinstance(pipe, QuicByteStream):
-                pipe.trust()
+            await self._endpoint.join(byte_stream, path_kind, expect=expect, server=server)
+            if isinstance(byte_stream, QuicByteStream):
+                byte_stream.trust()

@@ -50,7 +50,7 @@ class _PortConnection:
         self.deadline = deadline  # when the handshake and the authentication must be done
         # Entry in the counter of half-open connections; None if dialled or authenticated.
         self.half_open = half_open
-        self.pipe: QuicByteStream | None = None
+        self.byte_stream: QuicByteStream | None = None
         self.opened = trio.Event()  # set when the handshake of a dial is done or has failed
         self.cids: dict[bytes, None] = {}  # connection ids by which the peer addresses it
         self.due = inf  # when its timer is due
@@ -126,8 +126,8 @@ class Connections:
                 touched[entry] = None
         for entry in touched:
             self._turn(entry, now)
-            if entry.pipe is not None and not entry.forgotten:
-                self._bound(entry, entry.pipe.kept)
+            if entry.byte_stream is not None and not entry.forgotten:
+                self._bound(entry, entry.byte_stream.kept)
 
     def _guarding(self, entry: _PortConnection) -> AbstractContextManager[None]:
         """Return a guard that ends only this connection if the guarded block hits a bug."""
@@ -140,12 +140,12 @@ class Connections:
         if self._kept <= self._limits.total_bytes:
             return
         for each in self._entries:
-            self._count(each, each.pipe.kept if each.pipe is not None else 0)
+            self._count(each, each.byte_stream.kept if each.byte_stream is not None else 0)
         if self._kept > self._limits.total_bytes:
             most = max(self._entries, key=lambda each: each.kept)
-            if most.pipe is not None:
+            if most.byte_stream is not None:
                 self._count(most, 0)
-                most.pipe.close()
+                most.byte_stream.close()
 
     def _count(self, entry: _PortConnection, kept: int) -> None:
         self._kept += kept - entry.kept
@@ -201,10 +201,10 @@ class Connections:
         now = self._host.now()
         connection = UdpConnection(self._client, self._limits, self._extra)
         entry = self._add(connection, now, None)
-        entry.pipe = QuicByteStream(connection, lambda: self._turn(entry, self._host.now()))
+        entry.byte_stream = QuicByteStream(connection, lambda: self._turn(entry, self._host.now()))
         connection.begin(place, socket, now)
         self._turn(entry, now)
-        return entry.pipe, entry.opened
+        return entry.byte_stream, entry.opened
 
     def _add(
         self, connection: UdpConnection, now: float, half_open: CrowdEntry | None
@@ -230,8 +230,8 @@ class Connections:
         entry.connection.window.close()
         self._count(entry, 0)
         self._leave_gate(entry)
-        if entry.pipe is not None:
-            entry.pipe.lose()
+        if entry.byte_stream is not None:
+            entry.byte_stream.lose()
         entry.connection.release()
         entry.opened.set()
 
@@ -243,8 +243,8 @@ class Connections:
     def close(self) -> None:
         """Close all connections and notify their peers."""
         for entry in list(self._entries):
-            if entry.pipe is not None:
-                entry.pipe.close()
+            if entry.byte_stream is not None:
+                entry.byte_stream.close()
             self._end(entry, QuicErrorCode.NO_ERROR)
             self._forget(entry)
         self._heap.clear()
@@ -293,12 +293,12 @@ class Connections:
         self._hear(entry)  # sending can create further events
         if entry.forgotten:
             return
-        if entry.pipe is not None and not entry.connection.ended:
-            entry.pipe.sent()
+        if entry.byte_stream is not None and not entry.connection.ended:
+            entry.byte_stream.sent()
         elif entry.connection.ended:
             self._leave_gate(entry)
-            if entry.pipe is not None:
-                entry.pipe.lose()
+            if entry.byte_stream is not None:
+                entry.byte_stream.lose()
             entry.opened.set()
         elif (
             entry.half_open is not None and not entry.connection.began
@@ -369,23 +369,23 @@ class Connections:
                 entry.cids.pop(event.connection_id, None)
                 self._by_cid.pop(event.connection_id, None)
             elif isinstance(event, HandshakeCompleted):
-                if entry.pipe is not None:
+                if entry.byte_stream is not None:
                     entry.deadline = inf
                     entry.opened.set()
             elif isinstance(event, StreamReset | StopSendingReceived):
                 connection.close(QuicErrorCode.APPLICATION_ERROR)
 
     def _take(self, entry: _PortConnection, event: StreamDataReceived) -> None:
-        if entry.pipe is None:
-            entry.pipe = QuicByteStream(
+        if entry.byte_stream is None:
+            entry.byte_stream = QuicByteStream(
                 entry.connection,
                 lambda: self._turn(entry, self._host.now()),
                 lambda: self._trust(entry),
             )
-            entry.pipe.take(event)
-            self._on_byte_stream(entry.pipe)
+            entry.byte_stream.take(event)
+            self._on_byte_stream(entry.byte_stream)
         else:
-            entry.pipe.take(event)
+            entry.byte_stream.take(event)
 
     def _trust(self, entry: _PortConnection) -> None:
         entry.deadline = inf

@@ -49,7 +49,7 @@ class UdpPort:
         self._added: dict[Datagrams, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         self._stun: OnStun | None = None
-        self._pipe: Callable[[QuicByteStream], None] | None = None
+        self._byte_stream: Callable[[QuicByteStream], None] | None = None
         self._timer = trio.CancelScope()
         self.connections = Connections(
             host,
@@ -68,7 +68,7 @@ class UdpPort:
     def on_byte_stream(self, callback: Callable[[QuicByteStream], None]) -> None:
         """Set the handler of accepted connections. It is called with a byte stream once its first
         bytes have arrived."""
-        self._pipe = callback
+        self._byte_stream = callback
 
     async def run(
         self,
@@ -191,23 +191,23 @@ class UdpPort:
         found = socket or self._socket_for(place)
         if found is None:
             raise unreachable(place)
-        pipe, opened = self.connections.dial(place, found)
+        byte_stream, opened = self.connections.dial(place, found)
         try:
             with trio.move_on_after(timeout) as scope:
                 await opened.wait()
         except BaseException:
-            pipe.close()
+            byte_stream.close()
             raise
-        if scope.cancelled_caught or pipe.connection.ended:
-            pipe.close()
+        if scope.cancelled_caught or byte_stream.connection.ended:
+            byte_stream.close()
             raise unreachable(place)
-        return pipe
+        return byte_stream
 
-    def _accepted(self, pipe: QuicByteStream) -> None:
-        if self._pipe is None:
-            pipe.close()
+    def _accepted(self, byte_stream: QuicByteStream) -> None:
+        if self._byte_stream is None:
+            byte_stream.close()
         else:
-            self._pipe(pipe)
+            self._byte_stream(byte_stream)
 
     # Time.
 

@@ -91,7 +91,10 @@ class QuicByteStream:
     # Reading.
 
     def read_ready(self, size: int) -> bytes:
-        """Return 1 to `size` received bytes, as `ByteStream` specifies."""
+        """Return 1 to `size` received bytes, as `ByteStream` specifies.
+
+        Raises BlockingIOError if nothing has arrived, and OSError if the connection is lost.
+        """
         arrived = self._arrived
         if not arrived:
             self._check()
@@ -120,7 +123,10 @@ class QuicByteStream:
 
     def write_ready(self, data: memoryview) -> int:
         """Accept bytes for sending, as `ByteStream` specifies. They are sent at once, as far as
-        congestion control allows it."""
+        congestion control allows it.
+
+        Raises BlockingIOError if there is no room, and OSError if the connection is lost.
+        """
         self._check()
         if self._lost or self._ended:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -156,7 +162,10 @@ class QuicByteStream:
     # The end.
 
     def end(self) -> None:
-        """Close the sending side, as `ByteStream` specifies."""
+        """Close the sending side, as `ByteStream` specifies.
+
+        Raises OSError if the connection is lost.
+        """
         self._check()
         if self._lost:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -179,7 +188,7 @@ class QuicByteStream:
 
     def _check(self) -> None:
         if self._closed:
-            raise trio.ClosedResourceError("this pipe is closed")
+            raise trio.ClosedResourceError("this byte_stream is closed")
 
     def _wake(self) -> None:
         self._readers.unpark_all()

@@ -1,4 +1,7 @@
 """Parts of `shoal model`: where a model comes from, fetching, quantising and removing.
 
-They may import what a command may. `../model.py` and `../blob.py` use them.
+Imports what a command may: `simulator/` and the modules of `cli/`. `../model.py` and `../blob.py`
+use them.
+
+Public: `report_added`, `asked`, `dropped`, `remove_blob`.
 """

@@ -46,7 +46,7 @@ def quantize(
         from ....dht.content.library import check_new_name
 
         check_new_name(name)
-    with Bar("quantising") as bar:
+    with Bar("quantising", "storing") as bar:
         answer = _quantize(data, QuantizeModel(model=model, to=to, name=name), bar)
     click.echo(render.as_json(answer) if as_json else report_added(answer, data))
 

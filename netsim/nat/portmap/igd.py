@@ -112,7 +112,8 @@ class Igd:
     ) -> None:
         self.leases = leases
         self._protocols = protocols
-        self._control = control
+        self.control = control
+        """What answers the requests of hosts."""
         self._ports = ports
         self._searches = 0
         self._connections = 0
@@ -145,7 +146,7 @@ class Igd:
 
     @property
     def _address(self) -> str:
-        return self._control.device.address
+        return self.control.device.address
 
     async def _serve_ports(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve NAT-PMP and PCP. Both use the same port; the first byte of a message says which of
@@ -175,7 +176,7 @@ class Igd:
                         continue
                     # Spread over MX, so that not all devices answer at once (UDA 1.1, 1.3.3).
                     delay = luck.random() * search.spread
-                    answers = search_answers(self._control.device, search)
+                    answers = search_answers(self.control.device, search)
                     nursery.start_soon(self._answer_search, sock, source, delay, answers)
 
     async def _answer_search(
@@ -206,7 +207,7 @@ class Igd:
                 client = str(stream.socket.getpeername()[0])
                 request = await read_request(stream, client)
                 if isinstance(request, UpnpRequest):
-                    await stream.send_all(self._control.answer(request))
+                    await stream.send_all(self.control.answer(request))
                 else:
                     await stream.send_all(response(request, ""))
                 await stream.send_eof()

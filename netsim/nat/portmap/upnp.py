@@ -171,7 +171,7 @@ class WebServer:
         self._leases = leases
         self._permanent = permanent
         self._external = external
-        self._actions: dict[str, Callable[[Arguments, str], dict[str, str]]] = {
+        self.actions: dict[str, Callable[[Arguments, str], dict[str, str]]] = {
             "GetExternalIPAddress": self._external_address,
             "GetStatusInfo": self._status,
             "AddPortMapping": self._add,
@@ -180,7 +180,7 @@ class WebServer:
             "GetGenericPortMappingEntry": self._generic,
         }
         if device.version > 1:
-            self._actions["AddAnyPortMapping"] = self._add_any
+            self.actions["AddAnyPortMapping"] = self._add_any
 
     def answer(self, request: UpnpRequest) -> bytes:
         """Return the whole response to a request."""
@@ -192,9 +192,9 @@ class WebServer:
             return response(405, "")
         try:
             name, arguments = _action(request, self.device.service)
-            if name not in self._actions:
+            if name not in self.actions:
                 raise UpnpFault(401)
-            found = self._actions[name](arguments, request.client)
+            found = self.actions[name](arguments, request.client)
         except UpnpFault as fault:
             return response(500, _fault(fault.code))
         inner = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in found.items())

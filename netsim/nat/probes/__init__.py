@@ -2,4 +2,6 @@
 
 Public: `PROBES`, `KINDS` and `run` (`catalogue.py`), and `SimLab` (`lab.py`). `golden/` has the
 recorded results of real kernels.
+
+Imports `network/`.
 """

@@ -2,4 +2,6 @@
 
 Nothing here does I/O. Public: `parse` (`parse.py`), the dataclasses of `tables.py` and
 `actions.py`, and the names of metrics (`metrics.py`).
+
+Imports `nat/`, `network/`, `population/` and `programs/`.
 """

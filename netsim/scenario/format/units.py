@@ -45,7 +45,10 @@ def _quantity(value: object, units: Mapping[str, float], what: str, example: str
 
 
 def span(value: object) -> float:
-    """Read a time, positive or negative. Return it in seconds."""
+    """Read a time, positive or negative. Return it in seconds.
+
+    Raises ValueError if it is malformed or over ten years.
+    """
     seconds = _quantity(value, TIMES, "time", "10s")
     if abs(seconds) > LONGEST:
         raise ValueError(f"`{str(value)[:40]}`: a time here is at most ten years")
@@ -53,7 +56,10 @@ def span(value: object) -> float:
 
 
 def duration(value: object) -> float:
-    """Read a time that is not negative. Return it in seconds."""
+    """Read a time that is not negative. Return it in seconds.
+
+    Raises ValueError if it is malformed or negative.
+    """
     seconds = span(value)
     if seconds < 0:
         raise ValueError(f"`{value}`: a time here cannot be negative")
@@ -61,7 +67,10 @@ def duration(value: object) -> float:
 
 
 def period(value: object) -> float:
-    """Read a time greater than 0. Return it in seconds."""
+    """Read a time greater than 0. Return it in seconds.
+
+    Raises ValueError if it is malformed or under 1us.
+    """
     seconds = duration(value)
     if seconds <= 0:
         raise ValueError(f"`{value}`: a time here has to be greater than 0")
@@ -71,7 +80,10 @@ def period(value: object) -> float:
 
 
 def rate(value: object) -> float:
-    """Read a rate greater than 0. Return it in bytes per second."""
+    """Read a rate greater than 0. Return it in bytes per second.
+
+    Raises ValueError if it is malformed or not positive.
+    """
     found = _quantity(value, RATES, "rate", "40Mbit/s")
     if found <= 0:
         raise ValueError(f"`{value}`: a rate has to be greater than 0")
@@ -79,7 +91,10 @@ def rate(value: object) -> float:
 
 
 def size(value: object) -> int:
-    """Read a size. Return it in bytes."""
+    """Read a size. Return it in bytes.
+
+    Raises ValueError if it is malformed or no whole number of bytes.
+    """
     found = _quantity(value, SIZES, "size", "1MiB")
     if found < 0 or not found.is_integer():
         raise ValueError(f"`{value}`: a size is a whole number of bytes")
@@ -87,7 +102,10 @@ def size(value: object) -> int:
 
 
 def share(value: object) -> float:
-    """Read a probability or proportion, `"2%"` or `0.02`. Return a number from 0 to 1."""
+    """Read a probability or proportion, `"2%"` or `0.02`. Return a number from 0 to 1.
+
+    Raises ValueError for anything else.
+    """
     if isinstance(value, str):
         found = _quantity(value, {"%": 0.01}, "share", "2%")
     else:
@@ -98,7 +116,7 @@ def share(value: object) -> float:
 
 
 def number(value: object) -> float:
-    """Read a finite number."""
+    """Read a finite number. Raises ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"`{value}` is not a number")
     if not math.isfinite(value):
@@ -107,7 +125,7 @@ def number(value: object) -> float:
 
 
 def whole(value: object) -> int:
-    """Read a whole number from 0."""
+    """Read a whole number from 0. Raises ValueError if it is negative or has over 63 bits."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"`{value}` is not a whole number")
     if value < 0:
@@ -118,7 +136,7 @@ def whole(value: object) -> int:
 
 
 def positive(value: object) -> int:
-    """Read a whole number from 1."""
+    """Read a whole number from 1. Raises ValueError for anything else."""
     found = whole(value)
     if not found:
         raise ValueError("a number here is at least 1")
@@ -139,7 +157,7 @@ class Count:
 
 
 def switch(value: object) -> bool:
-    """Read true or false."""
+    """Read true or false. Raises ValueError for anything else."""
     if not isinstance(value, bool):
         raise ValueError(f"`{value}` is neither true nor false")
     return value
@@ -155,7 +173,10 @@ def text(value: object) -> str:
 
 
 def seeds(value: object) -> tuple[int, ...]:
-    """Read seeds: a number, `"1..50"` (including both ends), or a list of numbers."""
+    """Read seeds: a number, `"1..50"` (including both ends), or a list of numbers.
+
+    Raises ValueError for anything else, and if a seed comes twice.
+    """
     if isinstance(value, str):
         found = re.fullmatch(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?", value.strip())
         if found is None:
@@ -178,7 +199,10 @@ def seeds(value: object) -> tuple[int, ...]:
 
 
 def names(value: object) -> tuple[str, ...]:
-    """Read a name or a list of names. An empty list is refused."""
+    """Read a name or a list of names. An empty list is refused.
+
+    Raises ValueError for anything else.
+    """
     if isinstance(value, str):
         return (text(value),)
     if not isinstance(value, list) or not value:
@@ -192,14 +216,14 @@ def names_or_none(value: object) -> tuple[str, ...]:
 
 
 def groups(value: object) -> tuple[tuple[str, ...], ...]:
-    """Read a list of at least two lists of names."""
+    """Read a list of at least two lists of names. Raises ValueError for anything else."""
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError('groups are two or more lists of names: [["a"], ["b", "c"]]')
     return tuple(names(item) for item in value)
 
 
 def table(value: object) -> dict[str, object]:
-    """Read a table. Its keys are not checked."""
+    """Read a table. Its keys are not checked. Raises ValueError for anything else."""
     if not isinstance(value, dict):
         raise ValueError(f"`{value}` is not a table; write it as {{ key = value }}")
     return value

@@ -1,4 +1,8 @@
-"""Programs that the hosts of a scenario run, and the settings of each program."""
+"""Programs that the hosts of a scenario run, and the settings of each program.
+
+Public: `SETTINGS` and `ProgramSettings`, and the class of each program. Imports `daemons/`,
+`format/` and `network/`.
+"""
 
 from typing import Final
 

@@ -46,7 +46,7 @@ def relay(value: object) -> int:
 
 
 def memory(value: object) -> int:
-    """Read a size greater than 0. Return it in bytes."""
+    """Read a size greater than 0. Return it in bytes. Raises ValueError if it is malformed or 0."""
     found = units.size(value)
     if not found:
         raise ValueError(f"`{value}`: a daemon has to offer some memory")
@@ -54,7 +54,10 @@ def memory(value: object) -> int:
 
 
 def layers(value: object) -> tuple[int, int]:
-    """Read a range of layers: `"0:3"` means layers 0, 1 and 2. Return (0, 3)."""
+    """Read a range of layers: `"0:3"` means layers 0, 1 and 2. Return (0, 3).
+
+    Raises ValueError if it is malformed or empty.
+    """
     first, colon, stop = units.text(value).partition(":")
     if not (colon and first.isdecimal() and stop.isdecimal() and int(first) < int(stop)):
         raise ValueError(f'`{value}` is not a range of layers; write it as "0:3"')

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Never
 
 from ....state.defaults import JOB_PRIORITY, MAX_DEADLINE, MAX_PRIORITY
 from ....tasks.jobs.defaults import ROW_TOKENS
+from ....tasks.jobs.errors import JobError
 from ... import defaults
 from .encoding import Ask, FileName, IfKnown, Items, Json, TextBound, Whole
 from .generation import AskForText
@@ -28,6 +29,11 @@ class LackView:
     code: str
     message: str
     hint: str
+
+    @classmethod
+    def of(cls, trouble: JobError | None) -> "LackView | None":
+        """Describe why no other node has a job, or return None if there is no trouble."""
+        return None if trouble is None else cls(trouble.code, trouble.message, trouble.hint or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ class JobView:
     progress. `came` is the time at which the result arrived and `made` the time of submission; both
     are in seconds since 1970, and None if unknown. `read` says whether the result was read.
     `tokens` and `reason` are None unless the result is stored on this node. `rows_done` and
-    `rows_failed` count the rows whose output is on this node. `deadline` is in seconds since 1970,
+    `rows_failed` count the rows whose output is on this node, and `rows_checked` those that other
+    nodes have recomputed with the same output. `deadline` is in seconds since 1970,
     or None. `place` is the place of the job's next piece among the pieces of all users that wait,
     from 1 on, or None if this node did not submit it or no piece waits. `replicated` says of an
     unfinished job of this node whether other nodes have confirmed that they store it.
@@ -108,6 +115,7 @@ class JobView:
     rows: int = 1
     rows_done: int = 0
     rows_failed: int = 0
+    rows_checked: int = 0
     pieces: int = 1
     priority: int = JOB_PRIORITY
     deadline: float | None = None
@@ -379,17 +387,29 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedView:
+    """What of a provider's work counts on this node: `seconds` of work on jobs that this node has
+    had recomputed, or that a member vouches for whose work it has. `lied` says whether this node
+    has found a lie lately; then nothing counts."""
+
+    provider: str
+    seconds: float
+    lied: bool
+
+
+@dataclass(frozen=True, slots=True)
 class UsagePage:
     """Rows of usage, those with the most tokens first.
 
     `more` is the number of rows left out. `own` is this node's peer id. `kept` says whether this
-    node stores the reports of other nodes.
+    node stores the reports of other nodes. `checked` has a row for each provider in `usage`.
     """
 
     usage: tuple[UsageRow, ...]
     more: int
     own: str
     kept: bool = True
+    checked: tuple[CheckedView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,8 @@ class ServingView:
 
     `why` explains the choice of the layers. `room_tokens` is the number of tokens, of prompt and
     answer together, that one more request of this node can have now. `predicted` is None if the
-    node serves nothing, or could not measure its speed.
+    node serves nothing, or could not measure its speed. `further` are the parts of the model that
+    further devices have, and `predicted` is for `shard` alone.
     """
 
     phase: str
@@ -148,6 +149,7 @@ class ServingView:
     total_bytes: int
     room_tokens: int | None = None
     shard: ShardView | None
+    further: tuple[ShardView, ...] = ()
     predicted: PredictionView | None = None
 
 

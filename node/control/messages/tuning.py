@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal, Never
 
+from ....state.defaults import JOB_PRIORITY, MAX_DEADLINE, MAX_PRIORITY
 from ....tasks.engine.adapters import MODULES
 from ....tasks.engine.defaults import MAX_RANK
 from ....tasks.tuning.trainer.defaults import BATCH_MOST, LENGTHS, STEPS_MOST
 from .encoding import Ask, FileName, FixedWord, Items, Number, TextBound, Whole
+from .jobs import LackView
 from .models import BytesDone, Name
 
 Text = Annotated[str, TextBound(128)]
@@ -134,12 +136,17 @@ class PointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTuning:
-    """A fine-tuning with its settings, data and loss curve."""
+    """A fine-tuning with its settings, data and loss curve.
+
+    `lack` is why no other node has the job of one that moves, or None; only the reply to
+    `BeginTuning` has it.
+    """
 
     tuning: TuningView
     settings: TuningSettingsView
     data: DataView
     curve: tuple[PointView, ...]
+    lack: LackView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +158,9 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     absolute path. `moves` says whether other nodes may train it; if it is absent, they may in a
     private swarm. With `seal`, only the members of its group can read what moves, and only this
     node the result. With `full`, all weights of the model are trained, on this node, and the result
-    is a model.
+    is a model. `priority` and `deadline` (seconds since 1970, or 0) are those of the job of one
+    that moves. The reply to such a request waits until another node has the job, for half a minute
+    at most.
     """
 
     op = "tuning_begin"
@@ -178,6 +187,8 @@ class BeginTuning(Ask[ShownTuning, BytesDone]):
     moves: bool | None = None
     seal: bool = False
     full: bool = False
+    priority: Annotated[int, Whole(0, MAX_PRIORITY)] = JOB_PRIORITY
+    deadline: Annotated[int, Whole(0, MAX_DEADLINE)] = 0
 
 
 @dataclass(frozen=True, slots=True)

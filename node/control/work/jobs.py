@@ -17,7 +17,7 @@ from ....state.service import State
 from ....state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
 from ....state.views.usage import UsageCount
 from ....tasks.jobs.desk import Desk
-from ....tasks.jobs.errors import BadOutcome, JobError
+from ....tasks.jobs.errors import BadOutcome
 from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.results import StoredResult, read_outcome
 from ....tasks.jobs.spec import JobSpec
@@ -29,7 +29,7 @@ from ....transport.identity import PeerId
 from ....transport.shortid import BadId, meant
 from ... import defaults
 from ...daemon.base import Base
-from ...daemon.jobs import Working
+from ...daemon.work.jobs import Working
 from ...errors import ControlError
 from .. import views
 from ..messages import jobs as messages
@@ -72,13 +72,15 @@ class JobOperations:
 
     @property
     def _desk(self) -> Desk:
-        return self._working.desk
+        return self._working.own.desk
 
     async def list(self, ask: messages.ListJobs, _emit: Emit) -> messages.JobsPage:
         """List the known jobs and stored results of the swarm, or only those of this node.
 
         This node's own jobs come first, the newest at the top. The jobs of other nodes follow,
         ordered by state.
+
+        Raises ControlError `bad-request` if `state` is unknown.
         """
         state = ask.state
         if state is not None and state not in _STATES:
@@ -107,7 +109,7 @@ class JobOperations:
             totals={name: totals[name] for name in _STATES},
             own=self._own,
             at=self._working.worker.current_job,
-            does_jobs=self._working.does_jobs,
+            does_jobs=self._working.tools.rules.does_jobs,
             kept=self._state.interest(("jobs", 0)),
             share=queue.share(self._own, others),
             users=len(others),
@@ -166,8 +168,9 @@ class JobOperations:
             rows=count.rows,
             rows_done=count.rows_done,
             rows_failed=count.rows_failed,
+            rows_checked=count.rows_checked,
             pieces=count.parts,
-            replicated=self._working.own_replication.is_confirmed(job),
+            replicated=self._working.own.replication.is_confirmed(job),
         )
 
     async def show(self, ask: messages.ShowJob, _emit: Emit) -> messages.ShownJob:
@@ -195,7 +198,7 @@ class JobOperations:
         """Return why no other node has an unfinished job of this node, or None."""
         if view.replicated is None:
             return None
-        return lack_view(self._working.own_replication.trouble([view.job]))
+        return messages.LackView.of(self._working.own.replication.trouble([view.job]))
 
     def _find(self, start: str) -> str:
         """Return the id of the job that begins with `start`. Own jobs are searched first, then
@@ -243,8 +246,13 @@ class JobOperations:
             )
             for count, client, provider, root in rows
         )
-        kept = self._state.interest(("usage", 0))
-        return messages.UsagePage(tuple(shown), every - len(rows), self._own, kept)
+        kept, trust = self._state.interest(("usage", 0)), self._working.own.checks.trust
+        providers = dict.fromkeys(provider for _, _, provider, _ in rows)
+        checked = tuple(
+            messages.CheckedView(peer, trust.credit(peer), trust.is_liar(peer))
+            for peer in providers
+        )
+        return messages.UsagePage(tuple(shown), every - len(rows), self._own, kept, checked)
 
     def _counts(self) -> Iterator[_Row]:
         """Yield all rows of usage. The rows may change during the iteration."""
@@ -353,13 +361,6 @@ def claim_view(claim: Claim, job: Job) -> messages.ClaimView:
     )
 
 
-def lack_view(trouble: JobError | None) -> messages.LackView | None:
-    """Describe why no other node has a job."""
-    if trouble is None:
-        return None
-    return messages.LackView(trouble.code, trouble.message, trouble.hint or "")
-
-
 def result_state(result: StoredResult) -> str:
     """Return `done` or `failed`."""
     return FAILED if result.outcome.error else JobState.DONE.value
@@ -386,6 +387,7 @@ def result_view(result: StoredResult, author: str) -> messages.JobView:
         rows=result.rows,
         rows_done=result.rows,
         rows_failed=result.failed_rows,
+        rows_checked=result.checked_rows,
         pieces=result.parts,
         tokens=came.tokens,
         reason=came.reason,

@@ -22,19 +22,20 @@ from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.sealing.drafts import UNKNOWN_ROOT, sealed_draft
 from ....tasks.jobs.spec import JobSpec, RowOptions
 from ....tasks.jobs.speed import chain_costs
-from ....tasks.jobs.submitting import Prepared, prepare, row_of, too_large
+from ....tasks.jobs.submitting import Prepared, check_deadline, prepare, row_of, too_large
 from ....tasks.jobs.wholes import NewJob, figures_of
+from ....tasks.tuning.moving.defaults import KIND as TUNING
 from ....transport.host.seam import Files, Host
 from ... import defaults
 from ...daemon.base import Base
 from ...daemon.content import ContentParts
-from ...daemon.jobs import Working
+from ...daemon.work.jobs import Working
 from ...errors import ControlError
 from ..messages import jobs as messages
 from ..messages.encoding import extended
 from ..messages.generation import AskForText
 from ..server import Emit, Operation, operation
-from .jobs import lack_view, lacking_record, record_of, result_view, spec_view, text_of
+from .jobs import lacking_record, record_of, result_view, spec_view, text_of
 
 FindModel = Callable[[str], Awaitable[NameMeaning]]
 """Returns the model with a name or root. Raises ModelError if there is none, or several."""
@@ -53,7 +54,7 @@ class OwnJobOperations:
         self._base = base
         self._own = base.identity.peer
         self._state = state
-        self._desk = working.desk
+        self._desk = working.own.desk
         self._submission = Submission(
             base, content.names.resolve, working, content.adapter_files.of_model
         )
@@ -76,7 +77,11 @@ class OwnJobOperations:
         return await self._submission.submit(ask)
 
     async def output(self, ask: messages.WriteJobOutput, emit: Emit) -> messages.WrittenJob:
-        """Write the output of one of this node's own jobs to a file, or wait until it is done."""
+        """Write the output of one of this node's own jobs to a file, or wait until it is done.
+
+        Raises JobError if the job is unknown or was cancelled, and ControlError if the daemon stops
+        or the file cannot be written.
+        """
         desk, job = self._desk, self._desk.find(ask.job)
         while ask.until_done:
             changed, count = desk.changed, desk.progress(job)
@@ -172,7 +177,10 @@ class OwnJobOperations:
         self, ask: messages.CancelJobs, _emit: Emit
     ) -> messages.CancelledJob | messages.CancelledJobs:
         """Cancel one of this node's own jobs and delete its result. With `all`, cancel every own
-        job that has no result yet."""
+        job that has no result yet.
+
+        Raises ControlError `bad-request` if neither is given, and JobError if the job is unknown.
+        """
         desk = self._desk
         if ask.all:
             return messages.CancelledJobs(tuple(await desk.cancel_unfinished()), len(desk.results))
@@ -205,7 +213,7 @@ class Submission:
         name, _, adapter = ask.model.partition("+")
         root = (await self._find_model(name)).root
         adapter = await self._find_adapter(adapter, root) if adapter else ""
-        secret = self._working.seals.newest() if ask.seal == "all" else None
+        secret = self._working.tools.seals.newest() if ask.seal == "all" else None
         sources = [await self._rows(ask.file)] if ask.file is not None else []
         sources += [row_of(ask.kind, prompt) for prompt in ask.prompts or ()]
         jobs, prepared = list[NewJob](), list[Prepared]()
@@ -215,8 +223,8 @@ class Submission:
             jobs.append(await self._job(ask, spec, found, secret))
             prepared.append(found)
         lease = jobs_defaults.LEASE if ask.seal is None else jobs_defaults.SEALED_LEASE
-        made = await self._working.submitter.submit(jobs, lease=lease)
-        replicated = await self._working.own_replication.confirm(made)
+        made = await self._working.own.submitter.submit(jobs, lease=lease)
+        replicated = await self._working.own.replication.confirm(made)
         broken = [line for each in prepared for line in each.broken]
         return messages.SubmittedJobs(
             tuple(made),
@@ -230,7 +238,7 @@ class Submission:
             ),
             broken_rows=len(broken),
             replicated=replicated,
-            lack=lack_view(self._working.own_replication.trouble(made)),
+            lack=messages.LackView.of(self._working.own.replication.trouble(made)),
         )
 
     async def _job(
@@ -246,12 +254,12 @@ class Submission:
         is_inline = found.is_inline if secret is None else found.is_inline_sealed
         data = b"" if is_inline else found.data
         job = NewJob(ask.kind, found.specs(spec, "" if is_inline else UNKNOWN_ROOT),
-                     ask.priority, ask.deadline, working.submitter.nonce())  # fmt: skip
+                     ask.priority, ask.deadline, working.own.submitter.nonce())  # fmt: skip
         if ask.seal is None:
-            root = await working.shelf.put(data, own) if data else ""
+            root = await working.tools.shelf.put(data, own) if data else ""
             return replace(job, pieces=found.specs(spec, root))
-        draft = await host.offload(sealed_draft, working.seals, own, job, data, secret)
-        root = await working.shelf.put(draft.data, own) if draft.data else ""
+        draft = await host.offload(sealed_draft, working.tools.seals, own, job, data, secret)
+        root = await working.tools.shelf.put(draft.data, own) if draft.data else ""
         return await host.offload(draft.sealed, root)
 
     def _checked(self, ask: messages.SubmitJobs) -> Kind[Any]:
@@ -259,22 +267,23 @@ class Submission:
         file."""
         if (ask.prompts is None) == (ask.file is None):
             raise ControlError("bad-request", "expected either `prompts` or `file`")
+        if ask.kind == TUNING:
+            raise ControlError(
+                "bad-request",
+                "a fine-tuning is requested with `tuning_begin`",
+                hint="`shoal job submit --kind finetune` does so",
+            )
         if ask.kind not in KINDS:
             raise ControlError(
                 "bad-request",
                 f"{ask.kind[:64]!a} is not a kind of jobs",
                 hint=f"use one of: {', '.join(KINDS)}",
             )
-        if ask.deadline and ask.deadline <= self._base.host.wall():
-            raise JobError(
-                "deadline-past",
-                "the deadline has passed",
-                hint="give a later one, such as `--deadline 2h`, or none",
-            )
+        check_deadline(ask.deadline, self._base.host.wall())
         return KINDS[ask.kind]
 
     async def _prepared(self, data: bytes, kind: Kind[Any], spec: JobSpec) -> Prepared:
-        shop = self._working.shop
+        shop = self._working.tools.shop
         costs = chain_costs(shop.members(), spec.root)
         return await self._base.host.offload(prepare, data, kind, spec, shop.speed, costs)
 

@@ -10,8 +10,8 @@ from ....state.views.jobs import Job, Jobs, JobState
 from ....tasks.jobs.fairness import FairQueue
 from ....transport.identity import PeerId
 from ... import defaults
-from ...daemon.jobs import Working
-from ...daemon.tuning import TuningParts
+from ...daemon.work.jobs import Working
+from ...daemon.work.tuning import TuningParts
 from ..messages import node as messages
 from .tuning import tuning_state
 
@@ -65,7 +65,7 @@ async def work_view(
             waiting.add(standing.job.whole)
         if number % defaults.JOBS_COUNTED == 0:
             await trio.lowlevel.checkpoint()
-    counts = [working.desk.progress(job) for job in sorted(waiting)]
+    counts = [working.own.desk.progress(job) for job in sorted(waiting)]
     return messages.WorkView(
         doing=tuple(
             messages.DoneHere(job.whole, job.kind, job.author, pieces[job.whole])

@@ -1,10 +1,13 @@
 """Control socket operations on fine-tunings. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import trio
 
+from ....tasks.jobs.defaults import KEEP_MORE, KEEP_TIME
+from ....tasks.jobs.submitting import check_deadline
 from ....tasks.tuning.trainer.accepting import Request
 from ....tasks.tuning.trainer.curve import thinned
 from ....tasks.tuning.trainer.defaults import CURVE_POINTS, FOLLOW_PAUSE
@@ -12,7 +15,8 @@ from ....tasks.tuning.trainer.running import Tuning
 from ....tasks.tuning.trainer.settings import Wishes
 from ....tasks.tuning.trainer.tunings import Tunings
 from ...daemon.base import Base
-from ...daemon.tuning import TuningParts
+from ...daemon.work.tuning import TuningParts
+from ..messages import jobs
 from ..messages import tuning as messages
 from ..server import Emit, Operation, operation, progress_to
 
@@ -50,11 +54,27 @@ class TuningOperations:
             moves = ask.together is None and not ask.full and self._parts.is_private
         if ask.seal:
             self._parts.check_seal()
-        request = Request(ask.model, Path(ask.path), _wishes(ask), ask.name, out, moves, ask.seal)
+        check_deadline(ask.deadline, self._base.host.wall())
+        request = Request(
+            *(ask.model, Path(ask.path), _wishes(ask), ask.name, out, moves),
+            *(ask.seal, ask.priority, ask.deadline),
+        )
         async with progress_to(emit) as note:
             async with self._parts.tunable(ask.model) as model:
                 tuning = await self._tunings.begin(request, model, note)
-        return await self._shown(tuning)
+        lack = await self._lack(tuning) if moves else None
+        return replace(await self._shown(tuning), lack=lack)
+
+    async def _lack(self, tuning: Tuning) -> jobs.LackView | None:
+        """Wait for a while until another node has the job of a fine-tuning. Return why none has."""
+        replication = self._parts.replication
+        with trio.move_on_after(KEEP_TIME + KEEP_MORE):
+            while tuning.is_active and not tuning.progress.trouble:
+                if replication.is_confirmed(tuning.plan.job):
+                    break
+                await tuning.progress.changed.wait()
+        trouble = replication.trouble([tuning.plan.job]) if tuning.is_active else None
+        return jobs.LackView.of(trouble)
 
     async def tunings(self, _ask: messages.ListTunings, _emit: Emit) -> messages.TuningsView:
         await trio.lowlevel.checkpoint()

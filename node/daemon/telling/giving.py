@@ -60,12 +60,12 @@ def _cores(base: Base) -> str:
 
 
 def _device(base: Base) -> str:
-    """Return the device that the engine computes on, or "" if there is no engine."""
+    """Return the devices that the engines compute on, or "" if there is no engine."""
     if base.engine is None:
         return ""
-    chosen = next(each for each in base.hardware.devices() if each.name == base.hardware.chosen)
-    label = f" ({chosen.label})" if chosen.label else ""
-    return f"{chosen.name}{label} (--device)"
+    labels = {each.name: each.label for each in base.hardware.devices()}
+    shown = (f"{name} ({labels[name]})" if labels[name] else name for name in base.hardware.chosen)
+    return f"{', '.join(shown)} (--device)"
 
 
 def _disk(allowance: LibraryLimit) -> str:

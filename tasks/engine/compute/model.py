@@ -96,20 +96,20 @@ class ShardModel:
         """Read the embedding, the last norm and the head, as far as the shard has them."""
         parts, arch = self.parts, self.arch
         table = weights.matrices(EMBEDDING)
-        self._embedding = table[0] if parts.embedding else None
+        self.embedding = table[0] if parts.embedding else None
         # transformers rounds the scale to the dtype of the weights.
         self._scale = float(torch.tensor(arch.embedding_scale, dtype=TORCH_DTYPES[self.dtype]))
         norm = weights.read_optional(NORM)
         self._norm = None if norm is None else norm_of(arch, norm)
         head = table if parts.head and arch.tied else weights.matrices(HEAD)
         # A table that the embedding also uses would need a second copy in the blocked layout.
-        shared = bool(head) and head[0] is self._embedding
+        shared = bool(head) and head[0] is self.embedding
         small = arch.vocab * arch.hidden * DTYPE_BYTES[self.dtype] < SHARED_HEAD_BYTES
         native = native_kernels(TORCH_DTYPES[self.dtype], self.device.torch.type) is not None
         pack = small or native or not shared
         self._head = product_of(head, None, pack=pack) if head else None
         if shared and isinstance(head[0], torch.Tensor) and isinstance(self._head, NativeLinear):
-            self._embedding = None  # `embed` reads the rows of the packed table
+            self.embedding = None  # `embed` reads the rows of the packed table
         packed = packs(TORCH_DTYPES[self.dtype], self.device.torch.type)
         self.packed = packed and (small or not shared) and not arch.layouts.precision
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
@@ -121,11 +121,11 @@ class ShardModel:
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""
-        if self._embedding is None:
+        if self.embedding is None:
             assert isinstance(self._head, NativeLinear)
             rows = self._head.rows(tokens)
         else:
-            rows = embedded(self._embedding, tokens, TORCH_DTYPES[self.dtype])
+            rows = embedded(self.embedding, tokens, TORCH_DTYPES[self.dtype])
         return rows if self._scale == 1.0 else rows * self._scale
 
     def forward_rows(

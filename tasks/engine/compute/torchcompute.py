@@ -116,6 +116,7 @@ class TorchCompute(ShardModel):
         if blocks and self.packed and self._kernels is None:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
         self._measured = _measured_costs(self, blocks)
+        give_back()
         return self._measured
 
     def attended_seconds(self) -> float:

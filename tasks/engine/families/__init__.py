@@ -1,7 +1,8 @@
 """Checks a model's `config.json`, and says which tensors it has and what memory they take.
 
-The functions and types named here are what the rest of shoal uses. A model that this engine cannot
-compute exactly is refused. Does not import torch, because the daemon uses this package too.
+Public: the functions and types named here. A model that this engine cannot compute exactly is
+refused. Imports only constants and errors of the engine, and no torch, because the daemon uses this
+package too.
 """
 
 from .architecture import (

@@ -76,7 +76,10 @@ def with_windows(arch: Architecture, window: int, slides: Sequence[bool]) -> Arc
 
 
 def sliding_layers(reader: JsonReader, default: Sequence[bool]) -> tuple[bool, ...]:
-    """Return for each layer whether `layer_types` says that it slides."""
+    """Return for each layer whether `layer_types` says that it slides.
+
+    Raises EngineError `unsupported-architecture` if a type is unknown.
+    """
     kinds = reader.strings("layer_types", len(default))
     for kind in kinds or ():
         if kind not in (SLIDING, FULL):

@@ -1,5 +1,8 @@
 """Kernels of the CPU in C++: products, attention and whole steps. `../compute/native` calls
-them."""
+them.
+
+Public: `library_path`, `VARIABLE`. Imports no other package of shoal.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -5,7 +5,7 @@ Doubted content is used only if its last block equals what the session computes 
 copy of that block is taken before the first span, and compared after the span has passed it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
@@ -18,7 +18,7 @@ from ..errors import EngineError
 from ..interface import NAME_BYTES, KvForm, KvRange
 from ..session import Session
 from ..shard import LoadedShard, Slots
-from ..wire import Buffer, Header
+from ..wire import Header, Request, Result
 from .blocks import BLOCK, inexact
 
 _Text = Annotated[str, Meta(max_length=256)]
@@ -99,8 +99,15 @@ class KvParts:
         self._idle = idle
         self._loaded = loaded
 
-    def read(self, header: Header, payload: memoryview) -> tuple[object, Buffer]:
-        """Answer `read`: a part of named blocks, or of a session."""
+    def requests(self) -> Mapping[str, Request]:
+        """Return what answers each frame about parts of KV."""
+        return {"read": self.read, "write": self.write}
+
+    def read(self, header: Header, payload: memoryview) -> Result:
+        """Answer `read`: a part of named blocks, or of a session.
+
+        Raises EngineError `bad-state` if the range is malformed or not cached.
+        """
         try:
             asked = typed(_Read, header)
         except Undecodable as error:
@@ -117,9 +124,12 @@ class KvParts:
         data = shard.compute.read_kv(spans, shard.layers(asked.range), asked.form)
         return None, codec.encode(asked.range, asked.form, data, adapter)
 
-    def write(self, header: Header, payload: memoryview) -> tuple[object, Buffer]:
+    def write(self, header: Header, payload: memoryview) -> Result:
         """Answer `write`: check a part, write it into a session, and return the session's
-        length."""
+        length.
+
+        Raises EngineError if the part is malformed, does not follow, or has no room.
+        """
         name, doubted = header
         session = self._idle(name)
         table, shard = session.table, session.shard

@@ -1,5 +1,5 @@
 """Numbers of the scheduler: predicted seconds of steps, and the virtual time of sessions.
 
 Public: `StepCosts`, `PickCosts`, `AdapterCosts`, `Share`. Imports constants of the engine and
-`kv/blocks.py`.
+`kv/`.
 """

@@ -1,4 +1,4 @@
-"""Virtual time of gateways, of their users, and of their sessions. No I/O.
+"""Virtual time of gateways, by networks, of their users, and of their sessions. No I/O.
 
 `scheduler.py` says what the numbers mean and when they are charged.
 """
@@ -13,11 +13,29 @@ from .costs import AdapterCosts, StepCosts
 
 
 @dataclass(slots=True, eq=False)
+class GatewayNetwork:
+    """A network from which gateways come. Together they get the part of one gateway, so that nobody
+    gets more by many keys."""
+
+    lately: "dict[Gateway, None]" = field(default_factory=dict)
+    """The gateways that have work, or were in one of the last steps."""
+
+    def weight(self, since: int) -> int:
+        """Return among how many gateways the part is divided: those that have work, or were in a
+        step from `since` on."""
+        if len(self.lately) > 1:
+            self.lately = {each: None for each in self.lately if each.ready or each.step >= since}
+        return max(1, len(self.lately))
+
+
+@dataclass(slots=True, eq=False)
 class Gateway:
     """Virtual time of one gateway, in seconds, and its users by their tags."""
 
+    network: GatewayNetwork
     number: int  # decides between equal times
     time: float
+    weight: int = 1  # by which its seconds are multiplied: the gateways that divide its part
     served: float = 0.0  # virtual time of the user that was served last
     shares: int = 0  # open sessions, a count
     ready: int = 0  # sessions with work, a count

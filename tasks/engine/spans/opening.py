@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ....transport.decoding import typed
 from ....transport.errors import Undecodable
 from ..errors import EngineError
-from ..interface import NAME_BYTES, NO_RULES, USER_BYTES, Rules, SessionId
+from ..interface import NAME_BYTES, NETWORK_BYTES, NO_RULES, USER_BYTES, Rules, SessionId
 from ..kv.blocks import BlockName
 from ..wire import Header
 
@@ -25,6 +25,7 @@ class OpenOrder(NamedTuple):
     packed: bool
     exact: bool
     rules: Rules
+    network: str
 
     @property
     def now(self) -> int:
@@ -36,7 +37,8 @@ def parse_open(header: Header) -> OpenOrder:
     """Return the command of a frame. Raises EngineError `bad-span` if it is malformed."""
     if len(header) != len(OpenOrder._fields):
         raise EngineError("bad-span", f"a session is opened with {len(OpenOrder._fields)} values")
-    name, tokens, owner, background, user, number, soon, adapter, own, packed, exact, how = header
+    name, tokens, owner, background, user, number, soon, adapter, own, *others = header
+    packed, exact, how, network = others
     if not isinstance(name, bytes) or len(name) != NAME_BYTES or type(tokens) is not int:
         raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
     if not (isinstance(own, bool) and isinstance(packed, bool) and isinstance(exact, bool)):
@@ -49,12 +51,14 @@ def parse_open(header: Header) -> OpenOrder:
         raise EngineError("bad-span", f"a user's tag has at most {USER_BYTES} bytes")
     if not isinstance(adapter, str):
         raise EngineError("bad-span", "a session has an adapter or an empty text")
+    if not isinstance(network, str) or len(network) > NETWORK_BYTES:
+        raise EngineError("bad-span", "a session is of a network or an empty text")
     try:
         rules = NO_RULES if how is None else typed(Rules, how)
     except Undecodable as error:
         raise EngineError("bad-span", f"the rules are malformed: {error}") from None
     who = name, tokens, owner, background, user
-    return OpenOrder(*who, number, soon, adapter, own, packed, exact, rules)
+    return OpenOrder(*who, number, soon, adapter, own, packed, exact, rules, network)
 
 
 def begins_request(header: Header) -> bool:

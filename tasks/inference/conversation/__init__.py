@@ -3,4 +3,8 @@
 A request is a `Talk`. `Routes` chooses chains for it, `Opening` opens and closes them,
 `Conversation` sends the prompt and receives the tokens, `Replacing` continues over another chain,
 and `OpenRuns` receives the messages of stages.
+
+Public: `Conversation`, `Talk`, `OpenRuns`, `Opening`, `Routes`, `Replacing`, `ItemQueue`,
+`Recomputed`. Imports `drafting/`, `engine/`, `routing/`, `surviving/`, `text/`, `state/` and
+`transport/`.
 """

@@ -5,18 +5,17 @@ from collections.abc import Sequence
 
 from ...text.process import LikelyText, TextDelta, TokenText
 from ..generation import (
-    Arrived,
     Awaited,
     Emit,
     GenerateRequest,
     Model,
-    Pooled,
     Reason,
     Routed,
     Summary,
 )
 from ..routing import Hop
 from ..session import SampledToken
+from .items import Arrived, Pooled
 
 
 class TokenTexts:

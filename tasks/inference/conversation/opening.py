@@ -67,7 +67,9 @@ class Opening:
                 talk.refused.clear()
                 if full:
                     await self._choice.look_again(self._routes.wish(talk), full)
-                await trio.sleep(pause)
+                    await self._choice.rest(talk.place, pause)
+                else:
+                    await trio.sleep(pause)
                 pause = min(2 * pause, MEMORY_LOOK) if full else RETURN_LOOK
                 if talk.must_yield:
                     return
@@ -137,6 +139,7 @@ class Opening:
         run, talk.run = talk.run, None
         if run is not None:
             await self._close(run)
+            self._choice.freed(talk.model.root)
 
     async def _close(self, run: GenerationRun) -> None:
         try:

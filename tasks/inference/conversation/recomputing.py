@@ -16,10 +16,11 @@ from msgspec import structs
 from ...drafting.drafter import Drafter, Guess
 from ...engine.interface import Sampling
 from ...engine.sampling import gumbel
-from ..generation import Arrived, Awaited, Pooled
+from ..generation import Awaited
 from ..routing import Hop
 from ..session import SampledToken
 from .answer import Answer
+from .items import Arrived, Pooled
 
 TOP = 20
 """Most likely tokens that the head names at each position."""

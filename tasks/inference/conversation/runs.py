@@ -30,7 +30,7 @@ class OpenRuns:
         self._host = host
         self._windows = windows
         # By session and epoch: two epochs while a chain is changed.
-        self._runs: dict[tuple[SessionId, int], tuple[GenerationRun, Model]] = {}
+        self.runs: dict[tuple[SessionId, int], tuple[GenerationRun, Model]] = {}
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
         courier.handle("session.pooled", self._on_pooled)
@@ -42,19 +42,19 @@ class OpenRuns:
         courier.watch_links(self._waits_for)
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self.runs)
 
     def add(self, run: GenerationRun, model: Model) -> None:
         """Accept messages for a run from now on."""
-        self._runs[run.session, run.epoch] = run, model
+        self.runs[run.session, run.epoch] = run, model
 
     def model(self, run: GenerationRun) -> Model:
         """Return the model of a run that was added."""
-        return self._runs[run.session, run.epoch][1]
+        return self.runs[run.session, run.epoch][1]
 
     def remove(self, run: GenerationRun) -> None:
         """Accept no more messages for a run."""
-        del self._runs[run.session, run.epoch]
+        del self.runs[run.session, run.epoch]
 
     def _find(
         self, call: Call, session: SessionId, epoch: int, *, head: bool
@@ -64,11 +64,11 @@ class OpenRuns:
         Raises SessionError if the session is not open, or if the sender may not send this message.
         If `head`, only the last stage may send it.
         """
-        if (session, epoch) not in self._runs:
-            if any(name == session for name, _ in self._runs):
+        if (session, epoch) not in self.runs:
+            if any(name == session for name, _ in self.runs):
                 raise SessionError("stale-epoch", "the session is in another epoch")
             raise SessionError("unknown-session", "no such session is open here")
-        run, model = self._runs[session, epoch]
+        run, model = self.runs[session, epoch]
         run.check(call.peer, epoch, head=head)
         return run, model
 
@@ -161,7 +161,7 @@ class OpenRuns:
 
     def _lose_standby(self, peer: PeerId, session: SessionId) -> bool:
         """Forget a standby of a session at a peer. Return whether there was one."""
-        runs = [run for (name, _), (run, _) in self._runs.items() if name == session]
+        runs = [run for (name, _), (run, _) in self.runs.items() if name == session]
         if any(peer in run.peers for run in runs):
             return False
         # While a chain is changed, the session has two runs.
@@ -169,10 +169,10 @@ class OpenRuns:
 
     def _waits_for(self, peer: PeerId) -> bool:
         """Return whether the peer is a stage of an open session."""
-        return any(peer in run.peers for run, _ in self._runs.values())
+        return any(peer in run.peers for run, _ in self.runs.values())
 
     def _link_lost(self, link: Link, code: str) -> None:
-        for run, _ in self._runs.values():
+        for run, _ in self.runs.values():
             if link.peer in run.peers:
                 run.fail(lost_stage(run, link.peer, f"the link ended: {code}"))
             else:

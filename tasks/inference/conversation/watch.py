@@ -116,11 +116,11 @@ class Watch:
         if now > self._look_at + WATCH_LOOK:
             self._since = now
             return
-        run.arrival = trio.Event()
+        arrival = run.items.next_arrival()
         heard = max(run.pace.heard_at, self._since)
-        answers = await self._answers(heard + run.pace.deadline)
+        answers = await self._answers(heard + run.pace.deadline, arrival)
         self._asked = self._host.now()
-        if answers is None or run.arrival.is_set():
+        if answers is None or arrival.is_set():
             return
         for index, why in answers.gone.items():
             run.fail(lost_stage(run, run.peers[index], why, cause="shard-gone"))
@@ -130,8 +130,9 @@ class Watch:
             silence = max(silence, run.pace.crawled(self._asked))
         run.suspects = frozenset(late_stages(run, answers.states, silence))
 
-    async def _answers(self, by: float) -> Answers | None:
-        """Ask all stages, and return their answers, or None if a message arrives before."""
+    async def _answers(self, by: float, arrival: trio.Event) -> Answers | None:
+        """Ask all stages, and return their answers, or None if a message arrives before,
+        which sets `arrival`."""
         found: list[Answers] = []
 
         async def ask_all() -> None:
@@ -140,7 +141,7 @@ class Watch:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask_all)
-            await self._run.arrival.wait()
+            await arrival.wait()
             nursery.cancel_scope.cancel()
         return found[0] if found else None
 

@@ -2,4 +2,8 @@
 dials.
 
 `Stage` in `../stage.py` puts them together.
+
+Public: `StageParts`, `StageInputs`, `StageOutputs`, `StageEndings`, `StageSession`, `ServedShard`,
+`Meetings`. Imports `drafting/`, `engine/`, `placement/`, `routing/`, `surviving/`, `usage/` and
+`transport/`.
 """

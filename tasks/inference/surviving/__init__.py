@@ -3,4 +3,6 @@ stages that return.
 
 Public: `Pace`, `Continuation` (of a gateway), `SentLog`, `Rebuilding`, `StageChanges` (of a stage),
 and the rules in `recovery.py`.
+
+Imports `engine/`, `serving/` and `transport/`.
 """

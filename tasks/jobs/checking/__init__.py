@@ -2,4 +2,6 @@
 published.
 
 Public: `ResultChecks`, `Trust`, `credits_of`. Spec: docs/spec/checking.md.
+
+Imports `inference/`, `kinds/`, `sealing/`, `state/` and `transport/`.
 """

@@ -8,7 +8,7 @@ of the first one, because a stage of it may be the liar. Spec: docs/spec/checkin
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -43,6 +43,16 @@ class Verdict(Enum):
     LIE = "lie"  # two chains without a common node disagree, or this node alone
 
 
+class Judgement(NamedTuple):
+    """What checks say of a piece, and how many rows were recomputed and are right."""
+
+    verdict: Verdict
+    rows: int = 0
+
+
+_UNCHECKED = Judgement(Verdict.UNCHECKED)
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """A piece that is checked, with its rows and their outputs."""
@@ -70,17 +80,17 @@ class ResultChecks:
         self._runners = {name: RowRunner(kind, shop) for name, kind in kinds.items()}
         self._few = trio.CapacityLimiter(defaults.PIECES_AT_ONCE)
 
-    async def judge(self, job: Job, claim: Claim, outcome: JobOutcome) -> Verdict:
+    async def judge(self, job: Job, claim: Claim, outcome: JobOutcome) -> Judgement:
         """Check the result of a claim, and note what it says of the claimant.
 
         Returns UNCHECKED if the rows cannot be recomputed now, because no other node serves the
         model, or all are busy.
         """
         if claim.claimant == self._own or job.kind not in self._kinds:
-            return Verdict.UNCHECKED
+            return _UNCHECKED
         if outcome.error:
             if outcome.error not in _ROW_FAULTS:
-                return Verdict.UNCHECKED
+                return _UNCHECKED
             error = output_line(1, error_fields(outcome.error, outcome.message))
             outputs = [FileLine(1, 0, len(error), error)] * job.rows
             chosen = [int(self._chance() * job.rows)]
@@ -88,23 +98,23 @@ class ResultChecks:
             outputs = list(lines_of(outcome.text.encode()))
             chosen = self._chosen(len(outputs), self.trust.share(claim.claimant))
         if not chosen:
-            return Verdict.UNCHECKED
+            return _UNCHECKED
         try:
             spec = read_spec(job.spec)
             if self._shop.seals is not None:
                 spec = self._shop.seals.opened(job, spec)
         except JobError:
-            return Verdict.UNCHECKED
+            return _UNCHECKED
         others = {p: r for p, r in self._shop.members().items() if p != claim.claimant}
         if spec.root not in served(others):
-            return Verdict.UNCHECKED
+            return _UNCHECKED
         async with self._few:
             try:
                 rows = await self._rows(job, spec)
             except ShoalError:
-                return Verdict.UNCHECKED
+                return _UNCHECKED
             if len(rows) != len(outputs):
-                return Verdict.UNCHECKED
+                return _UNCHECKED
             pairs = [(rows[at], outputs[at]) for at in chosen]
             return await self._judge(_Piece(job, spec, claim.claimant, pairs))
 
@@ -122,27 +132,27 @@ class ResultChecks:
         data = await rows_of(job, spec, self._shop.shelf, self._shop.seals)
         return list(lines_of(data, spec.first))
 
-    async def _judge(self, piece: _Piece) -> Verdict:
+    async def _judge(self, piece: _Piece) -> Judgement:
         right = 0
         for row, output in piece.rows:
             apart = Apart(frozenset({piece.claimant}))
             agrees = await self._agrees(piece, row, output, apart)
             if agrees is False:
                 if _failed(output):
-                    return Verdict.WRONG  # an engine of the claimant may have failed
+                    return Judgement(Verdict.WRONG)  # an engine of the claimant may have failed
                 verdict = await self._again(piece, row, output, apart)
                 if verdict is not Verdict.RIGHT:
                     if verdict is Verdict.LIE:
                         self.trust.note_lie(piece.claimant)
-                    return verdict
+                    return Judgement(verdict)
                 agrees = True
             right += agrees is True
         if not right:
-            return Verdict.UNCHECKED
+            return _UNCHECKED
         self.trust.note_right(
             piece.claimant, right, self._runners[piece.job.kind].seconds(piece.job)
         )
-        return Verdict.RIGHT
+        return Judgement(Verdict.RIGHT, right)
 
     async def _again(self, piece: _Piece, row: FileLine, output: FileLine, apart: Apart) -> Verdict:
         """Recompute a row that one chain computed differently, on another one."""

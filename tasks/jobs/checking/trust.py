@@ -26,7 +26,7 @@ class Trust:
 
     def __init__(self, host: Host, state: State, own: PeerId) -> None:
         self._host, self._state, self._own = host, state, own
-        self._figures: dict[PeerId, CheckedWork] = {}
+        self.figures: dict[PeerId, CheckedWork] = {}
         self._unwritten: set[PeerId] = set()
         self._credits: Mapping[PeerId, float] = {}
         self._computed = -math.inf  # time at which the credits were computed
@@ -37,7 +37,7 @@ class Trust:
             with suppress(BadFact):
                 peer, fact = peer_of_key(key), self._state.get(_KIND, key)
                 if peer is not None and fact is not None:
-                    self._figures.setdefault(peer, read_checked(fact))
+                    self.figures.setdefault(peer, read_checked(fact))
 
     def share(self, claimant: PeerId) -> float:
         """Return the part of a claimant's rows that is to be recomputed.
@@ -47,14 +47,14 @@ class Trust:
         """
         if any(work.wrong for _, work in self._state.views.usage.checks_of(claimant)):
             return 1.0
-        known = self._figures.get(claimant)
+        known = self.figures.get(claimant)
         if known is None or known.rows < defaults.PROBATION:
             return defaults.PROBATION_SHARE
         return defaults.SHARE
 
     def is_liar(self, claimant: PeerId) -> bool:
         """Return whether a claimant has lied to this node lately."""
-        known = self._figures.get(claimant)
+        known = self.figures.get(claimant)
         return (
             known is not None
             and known.wrong > 0
@@ -63,13 +63,13 @@ class Trust:
 
     def liars(self) -> tuple[PeerId, ...]:
         """Return the latest liars, as many as a new job names."""
-        found = [peer for peer in self._figures if self.is_liar(peer)]
-        found.sort(key=lambda peer: -self._figures[peer].at)
+        found = [peer for peer in self.figures if self.is_liar(peer)]
+        found.sort(key=lambda peer: -self.figures[peer].at)
         return tuple(sorted(found[: defaults.LIARS_NAMED]))
 
     def note_right(self, claimant: PeerId, rows: int, seconds: float) -> None:
         """Record that `rows` of a piece of `seconds` were recomputed and are right."""
-        known = self._figures.get(claimant, CheckedWork())
+        known = self.figures.get(claimant, CheckedWork())
         self._note(
             claimant,
             replace(known, rows=known.rows + rows, ms=known.ms + round(1000 * max(seconds, 0.0))),
@@ -77,23 +77,23 @@ class Trust:
 
     def note_lie(self, claimant: PeerId) -> None:
         """Note that a claimant has lied, and publish it."""
-        known = self._figures.get(claimant, CheckedWork())
+        known = self.figures.get(claimant, CheckedWork())
         self._note(claimant, CheckedWork(wrong=known.wrong + 1, at=int(self._host.wall())))
         self.write()
 
     def _note(self, claimant: PeerId, work: CheckedWork) -> None:
-        self._figures[claimant] = work
+        self.figures[claimant] = work
         self._unwritten.add(claimant)
         self._computed = -math.inf
-        while len(self._figures) > defaults.PEERS:  # liars are remembered longest
-            least = min(self._figures, key=lambda peer: _worth(self._figures[peer]))
-            del self._figures[least]
+        while len(self.figures) > defaults.PEERS:  # liars are remembered longest
+            least = min(self.figures, key=lambda peer: _worth(self.figures[peer]))
+            del self.figures[least]
             self._unwritten.add(least)
 
     def write(self) -> None:
         """Publish the figures that have changed. If the feed is full, the next call tries again."""
         for peer in sorted(self._unwritten):
-            work = self._figures.get(peer)
+            work = self.figures.get(peer)
             fact = None if work is None else checked_fact(work)
             if fact is None and self._state.get(_KIND, checked_key(peer)) is None:
                 self._unwritten.discard(peer)
@@ -104,19 +104,24 @@ class Trust:
 
     def weight(self, user: PeerId) -> float:
         """Return a user's share beside others: 1, or more if it has given checked work."""
+        return weight_of(self.credit(user))
+
+    def credit(self, user: PeerId) -> float:
+        """Return the seconds of a user's work that count here: those that this node has checked, or
+        that a member vouches for whose work it has checked."""
         now = self._host.now()
         if now - self._computed >= defaults.CREDIT_AGE:
             self._computed, self._credits = now, self._all_credits()
-        return weight_of(self._credits.get(user, 0.0))
+        return self._credits.get(user, 0.0)
 
     def _all_credits(self) -> Mapping[PeerId, float]:
         usage = self._state.views.usage
-        own = {peer: work.ms / 1000 for peer, work in self._figures.items() if not work.wrong}
+        own = {peer: work.ms / 1000 for peer, work in self.figures.items() if not work.wrong}
         vouched = {
             voucher: {peer: work.ms / 1000 for peer, work in usage.checked_by(voucher).items()}
             for voucher in own
         }
-        liars = [peer for peer in self._figures if self.is_liar(peer)]
+        liars = [peer for peer in self.figures if self.is_liar(peer)]
         found = credits_of(own, vouched)
         return found | dict.fromkeys(liars, 0.0)
 

@@ -1,6 +1,6 @@
 """The kind `embed`: one vector for each text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import dist
 from typing import Annotated
@@ -11,7 +11,7 @@ from ....transport.message import Message
 from ...inference.generation import GenerateRequest
 from ..checking import defaults as checking
 from ..spec import JobSpec
-from .kind import MODEL_STAGE, Fields, RowSize, RowStep, RowTerms, impossible_rows
+from .kind import ON_MODEL, Fields, JobStage, Merging, RowSize, RowTerms, impossible_rows
 from .rows import read_output, read_row
 
 
@@ -36,7 +36,12 @@ class Embed:
     """Kind of jobs whose rows are texts that get a vector."""
 
     name: str = "embed"
-    stages: Sequence[RowStep] = (RowStep("embed", MODEL_STAGE),)
+    stages: Sequence[JobStage] = (JobStage("encode"), JobStage("read", ON_MODEL))
+    merges: Merging = "rows"
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        return _FORMS
 
     def read(self, line: bytes) -> EmbedRow:
         return read_row(EmbedRow, line, _FORMS)

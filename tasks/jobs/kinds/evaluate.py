@@ -1,6 +1,6 @@
 """The kind `evaluate`: how well a model predicts texts, or chooses among answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isclose, isfinite, nan
 from typing import Annotated, Final
@@ -11,7 +11,7 @@ from ....transport.message import Message
 from .. import defaults
 from ..checking import defaults as checking
 from ..spec import JobSpec
-from .kind import MODEL_STAGE, Fields, RowSize, RowStep, RowTerms, impossible_rows
+from .kind import ON_MODEL, Fields, JobStage, Merging, RowSize, RowTerms, impossible_rows
 from .rows import read_output, read_row
 
 _MOST: Final = 700.0  # nats a token; beyond, a perplexity has no number
@@ -69,7 +69,12 @@ class Evaluate:
     """Kind of jobs whose rows are texts to predict, or questions with choices."""
 
     name: str = "evaluate"
-    stages: Sequence[RowStep] = (RowStep("evaluate", MODEL_STAGE),)
+    stages: Sequence[JobStage] = (JobStage("encode"), JobStage("read", ON_MODEL))
+    merges: Merging = "rows"
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        return _FORMS
 
     def read(self, line: bytes) -> EvaluateRow:
         return read_row(EvaluateRow, line, _FORMS)

@@ -1,6 +1,6 @@
 """The kind `generate`: a model continues prompts or answers conversations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,11 +15,12 @@ from ..checking import defaults as checking
 from ..checking.fingerprint import FIELD, pack_fingerprint, read_fingerprint
 from ..spec import JobSpec
 from .kind import (
-    MODEL_STAGE,
+    ON_MODEL,
     BadRow,
     Fields,
+    JobStage,
+    Merging,
     RowSize,
-    RowStep,
     RowTerms,
     impossible_rows,
     tokens_of,
@@ -75,7 +76,12 @@ class Generate:
     """Kind of jobs whose rows are prompts or conversations."""
 
     name: str = "generate"
-    stages: Sequence[RowStep] = (RowStep("generate", MODEL_STAGE),)
+    stages: Sequence[JobStage] = (JobStage("encode"), JobStage("generate", ON_MODEL))
+    merges: Merging = "rows"
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        return _FORMS
 
     def read(self, line: bytes) -> GenerateRow:
         return read_row(GenerateRow, line, _FORMS)

@@ -1,12 +1,11 @@
 """Interface of all kinds of jobs.
 
-A kind declares what a row of its input is, what computing a row needs, and how the output of many
-rows is summed up. It never runs code that came from a peer: a row is data, and the work is one of
-the requests that this node's gateway answers for its own user too.
+Each kind declares its inputs, its stages, the resources of each stage, and how the pieces of a job
+are merged (`Declared`). It never runs code that came from a peer: a row is data, and the work is
+one of the requests that this node answers for its own user too.
 
-Every kind divides in the same way: into runs of rows that follow each other (`submitting.py`).
-Their outputs are merged in the order of the rows. A stage that cannot be divided (fine-tuning,
-which takes all rows at once) is an operation of its own (`tasks/tuning/`) and no kind.
+A job is divided into runs of rows that follow each other (`submitting.py`), and their outputs are
+merged in the order of the rows. Only a fine-tuning is one piece (`tasks/tuning/moving/`).
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -24,8 +23,9 @@ T = TypeVar("T")
 Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Value] | None"
 Fields: TypeAlias = dict[str, Value]
 """The output of a row, as the fields of a JSON object."""
-Resource = Literal["model"]
-"""Resource of a stage of a kind: `model` is a chain of nodes that serves the job's model."""
+Resource = Literal["model", "place"]
+"""Resource of a stage: `model` is a chain of nodes that serves the job's model, `place` one of this
+node's places for trainers, with memory for the optimiser."""
 
 
 class BadRow(JobError):
@@ -35,12 +35,50 @@ class BadRow(JobError):
         super().__init__(code, message)
 
 
+Merging = Literal["rows", "whole"]
+"""How pieces merge: `rows` says that their outputs are joined in the order of the rows, and `whole`
+that a job is one piece."""
+
+
 @dataclass(frozen=True, slots=True)
-class RowStep:
-    """A step of the work on a row, and the resources that it needs."""
+class JobStage:
+    """A stage of the work on a job, and the resources that it needs: none if any node can do it.
+
+    Different nodes may have the resources: those of `model` may be graphics cards elsewhere.
+    """
 
     name: str
-    needs: frozenset[Resource]
+    needs: frozenset[Resource] = frozenset()
+
+
+class Declared(Protocol):
+    """What every kind declares."""
+
+    @property
+    def name(self) -> str:
+        """The word for this kind in specs and commands."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """The fields of a row, and what each must be."""
+        ...
+
+    @property
+    def stages(self) -> Sequence[JobStage]:
+        """The stages, one after the other."""
+        ...
+
+    @property
+    def merges(self) -> Merging:
+        """How pieces merge."""
+        ...
+
+
+def is_able(kind: Declared, offers: Mapping[Resource, Callable[[], bool]]) -> bool:
+    """Return whether all resources that the stages of a kind need are offered now."""
+    needs = dict.fromkeys(need for stage in kind.stages for need in sorted(stage.needs))
+    return all(need in offers and offers[need]() for need in needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +119,8 @@ class RowTerms:
     apart: Apart | None = None
 
 
-class Kind(Protocol, Generic[T]):
-    """A kind of jobs. `T` is a row, decoded and checked."""
-
-    @property
-    def name(self) -> str:
-        """The word for this kind in specs and commands."""
-        ...
-
-    @property
-    def stages(self) -> Sequence[RowStep]:
-        """The steps of the work on a row, one after the other."""
-        ...
+class Kind(Declared, Protocol, Generic[T]):
+    """A kind of jobs whose pieces are rows. `T` is a row, decoded and checked."""
 
     def read(self, line: bytes) -> T:
         """Decode a row. Raises BadRow if it is malformed."""
@@ -127,7 +155,7 @@ class Kind(Protocol, Generic[T]):
         ...
 
 
-MODEL_STAGE: Final = frozenset[Resource]({"model"})
+ON_MODEL: Final = frozenset[Resource]({"model"})
 _OWN_FAULTS: Final = ("bad-request", "prompt-too-long")
 """Codes of sessions that say that the row itself is impossible."""
 

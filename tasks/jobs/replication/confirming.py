@@ -89,6 +89,7 @@ class OwnReplication:
         shortest, longest = defaults.KEEP_AGAIN
         pause, next_at, asked = shortest, self._host.now(), frozenset[PeerId]()
         while True:
+            changed = self._desk.changed
             lacking = self._lacking()
             helpers = frozenset(self._replication.helpers()) if lacking else frozenset[PeerId]()
             is_new = not helpers <= asked
@@ -96,7 +97,10 @@ class OwnReplication:
                 pause = shortest if is_new else min(2 * pause, longest)
                 await self.confirm(lacking)
                 next_at, asked = self._host.now() + pause, helpers
-            await trio.sleep(defaults.KEEP_AGAIN_LOOK)
+            if self._desk.unfinished():
+                await trio.sleep(defaults.KEEP_AGAIN_LOOK)
+            else:
+                await changed.wait()
 
     def _lacking(self) -> list[str]:
         """Return the unfinished jobs that no other node has: the first of those with a blob, and

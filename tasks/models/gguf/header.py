@@ -64,13 +64,16 @@ _OTHERS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A tensor: its shape (rows first), its type, and its place in the file in bytes."""
+    """A tensor: its shape (rows first), its type, and its place in the file in bytes.
+
+    `expert` is the number of its expert if the file's tensor has those of several."""
 
     name: str
     shape: tuple[int, ...]
     kind: TensorType
     offset: int
     size: int
+    expert: int | None = None
 
     @property
     def row_bytes(self) -> int:

@@ -7,14 +7,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ....dht.defaults import TENSORS_LIMIT
 from ....dht.errors import ModelError, unreadable
 from ..output import Converted, Output, row_spans
 from ..quantise import Parts
 from .blocks import EXACT, LAYOUTS, float_values, stored_parts
-from .config import FREQUENCIES, Metadata, RowOrder, config_of, order_of, role_of
+from .config import VECTORS, RowOrder, config_of, order_of, role_of, split_experts
+from .families import GgufFamily, Vectors, experts_of, family_of
 from .header import AGAIN, GgufTensor, Header, read_header
+from .metadata import Metadata
 from .tokenizer import text_files
 
 
@@ -28,30 +30,44 @@ def gguf_model(path: Path) -> Converted:
             f"`{path.name}` is one of several parts of a model",
             hint="join them: `llama-gguf-split --merge FIRST-PART.gguf model.gguf`",
         )
-    config = config_of(meta, header, _frequencies(path, header))
+    family, experts = family_of(meta), experts_of(meta)
+    config = config_of(meta, family, header, _vectors(path, header))
     vocabulary, head_dim = config["vocab_size"], config["head_dim"]
     assert isinstance(vocabulary, int) and isinstance(head_dim, int)
+    _check_count(header)
     texts = text_files(meta, vocabulary)
     outputs = [
-        _output(path, tensor, role, order_of(meta, tensor, head_dim))
+        _output(path, each, family, head_dim)
         for tensor in header.tensors.values()
-        if (role := role_of(tensor)) is not None
+        if tensor.name not in VECTORS
+        for each in split_experts(tensor, experts)
     ]
     outputs.sort(key=lambda output: output.role)
     return Converted(config, texts, outputs, tuple(_notes(header)))
 
 
-def _frequencies(path: Path, header: Header) -> NDArray[np.float32] | None:
-    """Return the divisors of the rotary embedding's frequencies, or None."""
-    tensor = header.tensors.get(FREQUENCIES)
-    if tensor is None:
-        return None
-    if tensor.kind.name != "F32" or len(tensor.shape) != 1 or tensor.size > 1 << 16:
-        raise ModelError("bad-gguf", f"`{FREQUENCIES}` is no short list of F32", hint=AGAIN)
-    return float_values(_read(path, tensor, 0, 1), tensor.kind)
+def _check_count(header: Header) -> None:
+    """Raise ModelError `bad-gguf` if the file has too many tensors, with each expert's counted."""
+    shapes = [tensor.shape for tensor in header.tensors.values()]
+    count = sum(shape[0] if len(shape) == 3 else 1 for shape in shapes)
+    if count > TENSORS_LIMIT:
+        raise ModelError("bad-gguf", f"the file has {count} tensors with its experts'", hint=AGAIN)
 
 
-def _output(path: Path, tensor: GgufTensor, role: str, order: RowOrder | None) -> Output:
+def _vectors(path: Path, header: Header) -> Vectors:
+    """Return the tensors that become a part of the config."""
+    found = {}
+    for name in VECTORS:
+        if (tensor := header.tensors.get(name)) is None:
+            continue
+        if tensor.kind.name != "F32" or len(tensor.shape) != 1 or tensor.size > 1 << 16:
+            raise ModelError("bad-gguf", f"`{name}` is no short list of F32", hint=AGAIN)
+        found[name] = float_values(_read(path, tensor, 0, 1), tensor.kind)
+    return found
+
+
+def _output(path: Path, tensor: GgufTensor, family: GgufFamily, head_dim: int) -> Output:
+    role, order = role_of(family, tensor), order_of(family, tensor, head_dim)
     layout = LAYOUTS.get(tensor.kind.name)
     if layout is not None and (len(tensor.shape) != 2 or not role.endswith(".weight")):
         raise ModelError(
@@ -59,16 +75,29 @@ def _output(path: Path, tensor: GgufTensor, role: str, order: RowOrder | None) -
             f"`{tensor.name}` is quantised and no matrix",
             hint="use a file of another publisher, or the model's Hugging Face folder",
         )
-    pieces = partial(_pieces, path, tensor, order)
+    offset = family.norm_offset if role.endswith("norm.weight") else 0.0
+    if offset and tensor.kind.name != "F32":
+        raise ModelError(
+            "unsupported-tensor",
+            f"`{tensor.name}` has the type {tensor.kind.name}, and norms have F32",
+            hint="use a file of another publisher, or the model's Hugging Face folder",
+        )
+    pieces = partial(_pieces, path, tensor, order, offset)
     return Output(role, tensor.shape, layout, tensor.kind.name, pieces)
 
 
 def _pieces(
-    path: Path, tensor: GgufTensor, order: RowOrder | None
+    path: Path, tensor: GgufTensor, order: RowOrder | None, offset: float
 ) -> Iterator[Parts | dict[str, bytes]]:
-    """Yield what stores the tensor, some rows at a time, or a head where its rows move."""
+    """Yield what stores the tensor, some rows at a time, or a head where its rows move.
+
+    `offset` was added to the values of a vector.
+    """
     if len(tensor.shape) == 1:
-        yield {"": _vector(path, tensor, order)}
+        data = _vector(path, tensor, order)
+        if offset:
+            data = (np.frombuffer(data, "<f4") - np.float32(offset)).tobytes()
+        yield {"": data}
         return
     for first, end in _spans(tensor, order):
         data = _read(path, tensor, first, end)
@@ -121,7 +150,7 @@ def _read(path: Path, tensor: GgufTensor, first: int, end: int) -> bytes:
 
 def _notes(header: Header) -> Sequence[str]:
     """Return one sentence for each type of matrices: how it is computed."""
-    counts = Counter(each.kind.name for each in header.tensors.values() if len(each.shape) == 2)
+    counts = Counter(each.kind.name for each in header.tensors.values() if len(each.shape) > 1)
     notes = []
     for name, count in counts.most_common():
         matrices = f"{count} matrices" if count > 1 else "1 matrix"

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from tokenizers import Tokenizer
 
 from ....dht.errors import ModelError
-from .config import Metadata
+from .metadata import Metadata
 
 TOKEN_LIMIT: Final = 1024  # bytes of a token
 _NORMAL, _UNKNOWN, _CONTROL, _OWN, _UNUSED, _BYTE = range(1, 7)
@@ -22,6 +22,7 @@ _WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS: Final[Mapping[str, str]] = {  # how the text is cut before BPE, by `tokenizer.ggml.pre`
     "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
+    "dbrx": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",  # Phi 4 too
     "qwen2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
 }
 _BYTE_LEVEL: Final = ("default", "gpt-2")  # cut by the pattern of GPT-2

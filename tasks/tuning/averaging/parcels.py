@@ -64,7 +64,7 @@ class Parcels:
         """Register the handler of requests."""
         self._host = host
         self._connect = connect
-        self._held: dict[str, Parcel] = {}
+        self.stored: dict[str, Parcel] = {}
         self._memory = defaultdict[str, SpareMemory](SpareMemory)  # by run
         self._wanted: dict[str, set[str]] = {}  # by run: roots
         self._serving: Counter[PeerId] = Counter()
@@ -76,7 +76,7 @@ class Parcels:
         endpoint.handle_stream(METHOD, self._serve)
 
     def __contains__(self, root: str) -> bool:
-        return root in self._held
+        return root in self.stored
 
     async def put(self, run: str, *parts: bytes | memoryview) -> str:
         """Hold some bytes of a run for peers, and return their root. Nothing may change them."""
@@ -91,10 +91,10 @@ class Parcels:
             del self._wanted[run]
             self._memory.pop(run, None)
         wanted = set[str]().union(*self._wanted.values())
-        self._held = {root: each for root, each in self._held.items() if root in wanted}
+        self.stored = {root: each for root, each in self.stored.items() if root in wanted}
 
     def _hold(self, run: str, parcel: Parcel) -> None:
-        self._held[parcel.root] = parcel
+        self.stored[parcel.root] = parcel
         self._wanted.setdefault(run, set()).add(parcel.root)
 
     async def get(self, run: str, root: str, size: Size, peers: Sequence[PeerId]) -> memoryview:
@@ -103,8 +103,8 @@ class Parcels:
         A fetched parcel is held and served from then on. Raises AveragingError `no-source`, and
         BadUpdate `wrong-size` if the parcel has another size, whichever peer it comes from.
         """
-        if root in self._held:
-            return self._held[root].whole()
+        if root in self.stored:
+            return self.stored[root].whole()
         async with self._room:
             for peer in peers:
                 try:
@@ -148,7 +148,7 @@ class Parcels:
     # This side serves.
 
     async def _serve(self, incoming: IncomingStream) -> None:
-        parcel = self._held.get(str(incoming.header.get("root")))
+        parcel = self.stored.get(str(incoming.header.get("root")))
         if parcel is None:
             raise CallRefused("not-held", "this node does not hold that update or state")
         if self._serving.total() >= SENDS or self._serving[incoming.peer] >= SENDS_PER_PEER:

@@ -26,10 +26,13 @@ class TuningChains:
         self._directory = directory
         self._calls = StageCalls(courier, stage)
 
-    def chain(self, root: str, arch: Architecture, apart: Apart | None = None) -> NetworkChain:
-        """Return a new chain for a model. It opens its stages at its first call."""
+    def chain(
+        self, root: str, arch: Architecture, apart: Apart | None = None, *, job: str = ""
+    ) -> NetworkChain:
+        """Return a new chain for a model. It opens its stages at its first call. `job` is the job
+        that it is for, whose author then pays for it, or ""."""
         routes = self if apart is None else _Others(self, apart)
-        return NetworkChain(self._host, self._calls, routes, root, arch)
+        return NetworkChain(self._host, self._calls, routes, root, arch, job)
 
     async def find(
         self,

@@ -96,10 +96,17 @@ class NetworkChain:
     """Implementation of `TuningChain`. One call at a time."""
 
     def __init__(
-        self, host: Host, calls: StageCalls, routes: ChainFinder, root: str, arch: Architecture
+        self,
+        host: Host,
+        calls: StageCalls,
+        routes: ChainFinder,
+        root: str,
+        arch: Architecture,
+        job: str = "",
     ) -> None:
-        """`root` and `arch` are those of the model."""
-        self.root, self.arch = root, arch
+        """`root` and `arch` are those of the model. `job` is the job that the passes are for, or
+        ""."""
+        self.root, self.arch, self._job = root, arch, job
         self._host, self._calls, self._routes = host, calls, routes
         self._stages: list[_Stage] = []
         self._avoided: dict[PeerId, float] = {}  # until when
@@ -243,7 +250,9 @@ class NetworkChain:
     async def _open(self, stage: _Stage) -> None:
         hop = stage.hop
         assert self._terms is not None  # set before stages are opened
-        message = TuneOpen(stage.tuning, self.root, hop.parts, parse_dtype(hop.dtype), self._terms)
+        message = TuneOpen(
+            stage.tuning, self.root, hop.parts, parse_dtype(hop.dtype), self._terms, self._job
+        )
         await self._calls.open(hop.peer, message)
 
     async def _set(self, stage: _Stage, step: _TrainerCall) -> None:

@@ -12,6 +12,12 @@ LARGEST = 1e6  # magnitude of a value. Gradients are clipped, so moments are bel
 STATE_BYTES = 2 << 30  # of all tensors of a checkpoint that a node takes from another one
 POSITIONS = 1 << 20  # of a batch (rows times tokens) that a node trains for another one
 
+# Places of trainers.
+PLACE_LOOK = 30.0  # seconds between two charges of the author of what is trained here
+PLACE_LEAD = 300.0  # seconds by which an author was served more, until it leaves a place to others
+LACKS_FOR = 10.0  # seconds for which the author of a job that asked for a place lacks one
+LACKING = 256  # authors that lack a place and are remembered
+
 # A second copy.
 HOLD_TIME = 60.0  # seconds in which another node takes a checkpoint
 HOLD_RATE = (8.0, 0.5)  # checkpoints that one node may give to this one: at once, per second

@@ -35,7 +35,7 @@ from . import defaults
 from .checking import FALSE, HeldOutCheck
 from .runner import FinetuneRunner
 from .spec import SizedBlob, TuningSpec, pack_tuning, read_tuning, sealed_tuning
-from .standby import TrainerStandby
+from .standby import MoveRequests
 from .state import CheckpointTerms, Vault
 
 _ONLY_HERE: Final = "only this node has the rows: keep it running until another one has them, too"
@@ -55,7 +55,7 @@ class RemoteParts:
     submitter: Submitter
     shelf: Shelves
     replication: OwnReplication
-    standby: TrainerStandby
+    moves: MoveRequests
     runner: FinetuneRunner
     seals: JobSeals
     check: HeldOutCheck
@@ -73,7 +73,7 @@ class RemoteTunings:
         self._submitter = parts.submitter
         self._shelf = parts.shelf
         self._replication = parts.replication
-        self._standby = parts.standby
+        self._moves = parts.moves
         self._runner = parts.runner
         self._seals = parts.seals
         self._check = parts.check
@@ -87,7 +87,7 @@ class RemoteTunings:
         Raises TuningError `data-too-large`, JobError if the job cannot be stored, ModelError if the
         disk refuses the rows, and for a sealed one the errors of `JobSeals.newest`.
         """
-        draft = self._submitter.drafted(defaults.KIND)
+        draft = self._submitter.drafted(defaults.KIND, errand.priority, errand.deadline)
         secret = self._seals.newest() if errand.sealed else None
         data = await self._host.offload(self._read, errand.rows)
         if secret is not None:
@@ -161,7 +161,7 @@ class RemoteTunings:
                 "not-moved", "no node trains it now", hint="the next willing node continues it"
             )
         if peer != self._own:
-            await self._standby.ask_to_move(job, peer)
+            await self._moves.ask_to_move(job, peer)
         elif not self._runner.stop(job):
             raise TuningError(
                 "not-moved", "this node has just taken it", hint="try again in some seconds"

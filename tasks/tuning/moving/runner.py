@@ -6,10 +6,12 @@ The next node begins there, so the result is the same, bit for bit.
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -19,13 +21,14 @@ from ....transport.host.seam import Host
 from ...engine.families import Architecture
 from ...errors import SessionError
 from ...jobs.errors import BadSpec, Unsealable
+from ...jobs.kinds.kind import ON_MODEL, Declared, JobStage, Merging, Resource, is_able
 from ...jobs.models import JobModels
 from ...jobs.results import JobOutcome, KeptWork, failed
 from ...jobs.runner import MOVED, NOT_NOW, ReportProgress
 from ...jobs.spec import root_of
 from ..interface import TuningChain
 from ..trainer.curve import Curve, write_points
-from ..trainer.defaults import CHECKPOINT_PAUSE, RUNNING_AT_ONCE
+from ..trainer.defaults import CHECKPOINT_PAUSE
 from ..trainer.errors import Damaged, Diverged, Refused, TuningError
 from ..trainer.optimiser import Learned
 from ..trainer.rows import RowFile
@@ -33,6 +36,7 @@ from ..trainer.subject import AdapterSubject
 from ..trainer.training import Progress, Task, TuningRun
 from . import defaults
 from .checkpoints import CheckedTuning, Checkpoints
+from .places import TrainerPlaces
 from .standby import TrainerStandby
 from .state import BadState, Saved
 
@@ -40,7 +44,35 @@ from .state import BadState, Saved
 class MovedChainSource(Protocol):
     """Source of chains that compute the layers of a model."""
 
-    def chain(self, root: str, arch: Architecture) -> TuningChain: ...
+    def chain(self, root: str, arch: Architecture, *, job: str) -> TuningChain: ...
+
+
+_FORMS: Final = {
+    "text": "a text; or",
+    "prompt": "a text, with",
+    "completion": "a text to learn; or",
+    "messages": "a list of messages, each with `role` and `content`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Finetune:
+    """What fine-tunings declare as a kind of jobs."""
+
+    name: str = defaults.KIND
+    stages: Sequence[JobStage] = (  # the author's node encodes, the trainer steps, others compute
+        JobStage("encode"),
+        JobStage("passes", ON_MODEL),
+        JobStage("step", frozenset[Resource]({"place"})),
+    )
+    merges: Merging = "whole"
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        return _FORMS
+
+
+FINETUNE: Final = _Finetune()
 
 
 @dataclass(slots=True)
@@ -58,6 +90,7 @@ class FinetuneRunner:
     pause = CHECKPOINT_PAUSE
     """Seconds between two checkpoints."""
     kind = defaults.KIND
+    declares: Declared = FINETUNE
     moves = True
     run_time = math.inf
 
@@ -68,6 +101,7 @@ class FinetuneRunner:
         chains: MovedChainSource,
         checkpoints: Checkpoints,
         standby: TrainerStandby,
+        places: TrainerPlaces,
     ) -> None:
         self._host = host
         self._folder = folder
@@ -75,7 +109,7 @@ class FinetuneRunner:
         self._checkpoints = checkpoints
         self._standby = standby
         self._running: dict[str, _Running] = {}
-        standby.stop = self.stop
+        self.places = places
 
     @property
     def _models(self) -> JobModels:
@@ -83,12 +117,16 @@ class FinetuneRunner:
 
     def able(self, job: Job) -> bool:
         """Return whether this node can be the trainer now."""
-        if len(self._running) >= RUNNING_AT_ONCE:
-            return False
         try:
-            return self._models.can_use(root_of(job.spec)) and self._checkpoints.has_key(job)
+            root = root_of(job.spec)
         except BadSpec:
-            return True
+            return True  # it ends at once
+        has_model, has_place = (
+            partial(self._models.can_use, root),
+            partial(self.places.has_one, job),
+        )
+        offers: dict[Resource, Callable[[], bool]] = {"model": has_model, "place": has_place}
+        return self._checkpoints.has_key(job) and is_able(self.declares, offers)
 
     def seconds(self, job: Job) -> float:
         """Return 0: stages compute the steps, so a trainer has time for other jobs."""
@@ -141,7 +179,7 @@ class FinetuneRunner:
         self._running[job.id] = running
         folder = self._folder / job.id[:16]
         try:
-            with running.scope:
+            with running.scope, self.places.taken(job):
                 return await self._trained(job, known, folder, progress)
         except (BadState, Damaged, Diverged, Refused) as error:
             return failed(error.code, error.message)
@@ -162,18 +200,33 @@ class FinetuneRunner:
         await self._host.offload(self._check_rows, folder, spec.data, spec.settings.length)
         curve = Curve(self._host, folder / "curve")
         running = self._running[job.id].progress
-        chain = self._chains.chain(spec.root, known.arch)
+        chain = self._chains.chain(spec.root, known.arch, job=job.id)
+        failure: ShoalError | None = None  # a nursery would put it into a group
         try:
             async with _Store(self, job, known, curve, progress) as store:
                 task = Task(spec.settings, folder, spec.data, store=store)
                 subject = AdapterSubject(spec.settings, known.terms.shapes, chain)
                 training = TuningRun(self._host, task, subject, curve, running, self.pause)
-                await training.run()
+                try:
+                    await training.run()
+                except ShoalError as error:
+                    failure = error
         finally:
             with trio.move_on_after(1.0, shield=True):
                 await chain.aclose()
+        if failure is not None:
+            raise failure
         assert store.saved is not None  # a training that ends has saved its last state
         return _outcome(running, store.saved)
+
+    async def share_place(self, job: Job) -> None:
+        """Charge the author of a job while it is trained, and stop when another author needs its
+        place more. For the store of one run."""
+        while True:
+            await trio.sleep(defaults.PLACE_LOOK)
+            self.places.charge(job)
+            if self.places.must_leave(job):
+                self.stop(job.id)
 
     def _lay_out(self, folder: Path, data: bytes) -> None:
         files = self._host.files
@@ -249,6 +302,7 @@ class _Store:
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._replicate)
+        self._nursery.start_soon(self._runner.share_place, self._job)
         return self
 
     async def __aexit__(self, *error: object) -> bool:

@@ -45,11 +45,10 @@ class Move(Message, frozen=True):
 
 
 class TrainerStandby:
-    """Both sides of `job.hold` and `job.move` on one node.
+    """Both sides of `job.hold` on one node.
 
-    `heirs` returns the live workers that would continue a job, this node excluded. `keeps` returns
-    whether this node keeps checkpoints for a peer. `stop` ends this node's work on a job, and
-    returns False if there is none.
+    `heirs` returns the live workers that would continue a job, this node excluded. `stores_for`
+    returns whether this node stores checkpoints for a peer.
     """
 
     def __init__(
@@ -58,20 +57,21 @@ class TrainerStandby:
         courier: Courier,
         jobs: Jobs,
         checkpoints: Checkpoints,
+        *,
+        heirs: Callable[[Job], Sequence[PeerId]],
+        stores_for: Callable[[PeerId], bool],
     ) -> None:
         self._host = host
         self._courier = courier
         self._jobs = jobs
         self._checkpoints = checkpoints
+        self._heirs = heirs
+        self._stores_for = stores_for
         self._rates = Rates(Rate(*defaults.HOLD_RATE))
         # Not in `_rates`: only the trainers of jobs may use up the total.
         self._total = Bucket(Rate(*defaults.HOLD_TOTAL), host.now())
         self._taking: set[str] = set()
-        self.heirs: Callable[[Job], Sequence[PeerId]] = lambda job: ()
-        self.keeps: Callable[[PeerId], bool] = lambda peer: False
-        self.stop: Callable[[str], bool] = lambda job: False
         courier.handle(HOLD, self._on_hold)
-        courier.handle(MOVE, self._on_move)
 
     async def replicate(self, job: Job, kept: KeptWork) -> bool:
         """Give a checkpoint to the first of the heirs that takes it.
@@ -79,7 +79,7 @@ class TrainerStandby:
         Return whether one does, or there is none.
         """
         message = Hold(job.id, kept.packed()).fields()
-        heirs = self.heirs(job)[:2]
+        heirs = self._heirs(job)[:2]
         for peer in heirs:
             try:
                 await self._courier.meet(peer)
@@ -89,40 +89,13 @@ class TrainerStandby:
             return True
         return not heirs
 
-    async def ask_to_move(self, job: str, peer: PeerId) -> None:
-        """Ask the trainer of one of this node's fine-tunings to stop.
-
-        Raises TuningError `not-moved` if it refuses or does not answer.
-        """
-        try:
-            await self._courier.meet(peer)
-            await self._courier.call(peer, MOVE, Move(job).fields(), timeout=defaults.CALL_TIME)
-        except (CallRefused, LinkClosed) as error:
-            raise TuningError(
-                "not-moved",
-                f"the trainer {peer} did not stop: {error.message}",
-                hint="if it is dead, another node continues by itself within half a minute",
-            ) from None
-
-    def _on_move(self, call: Call) -> Reply | Refusal:
-        try:
-            asked = typed(Move, call.header)
-        except Undecodable as error:
-            return Refusal("bad-request", str(error))
-        standing = self._jobs.get(asked.job)
-        if standing is None or standing.job is None or standing.job.author != call.peer:
-            return Refusal("not-yours", "you are not the author of such a job")
-        if not self.stop(asked.job):
-            return Refusal("not-running", "this node does not work on the job")
-        return Reply()
-
     async def _on_hold(self, call: Call) -> Reply | Refusal:
         try:
             asked = typed(Hold, call.header)
             kept = KeptWork.read(asked.kept, defaults.MANIFEST_BYTES)
         except (Undecodable, BadOutcome) as error:
             return Refusal("bad-request", str(error))
-        if not self.keeps(call.peer):
+        if not self._stores_for(call.peer):
             return Refusal("not-kept", "this node does no jobs for you")
         full = len(self._checkpoints.jobs) >= defaults.HELD
         if full and asked.job not in self._checkpoints.jobs:
@@ -169,3 +142,43 @@ class TrainerStandby:
         if standing is None or standing.job is None or standing.job.kind != defaults.KIND:
             return False
         return standing.claim is not None and standing.claim.claimant == peer
+
+
+class MoveRequests:
+    """Both sides of `job.move` on one node.
+
+    `stop` ends this node's work on a job, and returns False if there is none.
+    """
+
+    def __init__(self, courier: Courier, jobs: Jobs, stop: Callable[[str], bool]) -> None:
+        self._courier = courier
+        self._jobs = jobs
+        self._stop = stop
+        courier.handle(MOVE, self._on_move)
+
+    async def ask_to_move(self, job: str, peer: PeerId) -> None:
+        """Ask the trainer of one of this node's fine-tunings to stop.
+
+        Raises TuningError `not-moved` if it refuses or does not answer.
+        """
+        try:
+            await self._courier.meet(peer)
+            await self._courier.call(peer, MOVE, Move(job).fields(), timeout=defaults.CALL_TIME)
+        except (CallRefused, LinkClosed) as error:
+            raise TuningError(
+                "not-moved",
+                f"the trainer {peer} did not stop: {error.message}",
+                hint="if it is dead, another node continues by itself within half a minute",
+            ) from None
+
+    def _on_move(self, call: Call) -> Reply | Refusal:
+        try:
+            asked = typed(Move, call.header)
+        except Undecodable as error:
+            return Refusal("bad-request", str(error))
+        standing = self._jobs.get(asked.job)
+        if standing is None or standing.job is None or standing.job.author != call.peer:
+            return Refusal("not-yours", "you are not the author of such a job")
+        if not self._stop(asked.job):
+            return Refusal("not-running", "this node does not work on the job")
+        return Reply()

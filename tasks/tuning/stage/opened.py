@@ -26,7 +26,8 @@ Name = tuple[PeerId, bytes]
 
 @dataclass(slots=True, eq=False)
 class OpenedTuning:
-    """A tuning that a trainer has opened. `engine_id` is its name in the engine."""
+    """A tuning that a trainer has opened. `engine_id` is its name in the engine, and `payer` the
+    peer whose work it is: the trainer, or the author of the job that the trainer does."""
 
     order: TuneOpen
     trainer: PeerId
@@ -35,6 +36,7 @@ class OpenedTuning:
     engine_id: bytes
     use: Use
     heard: float
+    payer: PeerId
     sizes: list[int] = field(init=False)  # values of each tensor
     digest: bytes = b""  # of the tensors that the engine has
     passes: int = 0  # that are read or computed
@@ -71,7 +73,7 @@ class OpenedTunings:
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self._open: dict[Name, OpenedTuning] = {}
-        self._opening: set[Name] = set()
+        self._opening: dict[Name, PeerId] = {}  # with their payers
         self._bytes: Counter[PeerId] = Counter()
 
     def __iter__(self) -> Iterator[OpenedTuning]:
@@ -81,24 +83,32 @@ class OpenedTunings:
         return len(self._open)
 
     @contextmanager
-    def opening(self, trainer: PeerId, name: bytes) -> Iterator[None]:
+    def opening(self, trainer: PeerId, name: bytes, payer: PeerId) -> Iterator[None]:
         """Occupy a place for a new tuning until the block ends.
 
-        Raises SessionError `session-exists`, or `too-many` if there is no place.
+        A trainer on another node has TUNINGS_PER_PEER places, and so has a user, however many
+        trainers it has. Tunings that this node pays for take no places of others. All trainers
+        on other nodes have twice TUNINGS_OF_OTHERS places, whoever pays. Raises SessionError
+        `session-exists`, or `too-many` if there is no place.
         """
         if (trainer, name) in self._open or (trainer, name) in self._opening:
             raise SessionError("session-exists", "the tuning is open already")
-        held = Counter(trainer for trainer, _ in {*self._open, *self._opening})
-        others = held.total() - held[self._own]
-        if trainer != self._own and (
-            held[trainer] >= TUNINGS_PER_PEER or others >= TUNINGS_OF_OTHERS
-        ):
+        payers = self._opening | {each: tuning.payer for each, tuning in self._open.items()}
+        trained, paid = Counter(each for each, _ in payers), Counter(payers.values())
+        others = len(payers) - paid[self._own]
+        elsewhere = len(payers) - trained[self._own]  # trained by other nodes, whoever pays
+        is_full = trainer != self._own and (
+            trained[trainer] >= TUNINGS_PER_PEER or elsewhere >= 2 * TUNINGS_OF_OTHERS
+        )
+        if payer != self._own:
+            is_full |= paid[payer] >= TUNINGS_PER_PEER or others >= TUNINGS_OF_OTHERS
+        if is_full:
             raise SessionError("too-many", "this stage has reached its limit of tunings")
-        self._opening.add((trainer, name))
+        self._opening[trainer, name] = payer
         try:
             yield
         finally:
-            self._opening.remove((trainer, name))
+            del self._opening[trainer, name]
 
     def add(self, tuning: OpenedTuning) -> None:
         """Register an open tuning."""

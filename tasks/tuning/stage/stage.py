@@ -24,6 +24,7 @@ from ...errors import BadMessage, SessionError
 from ...inference.courier import Courier
 from ...inference.serving.stagesession import ServedShard
 from ...usage.metering import UsageMeter, Use
+from ...usage.paying import Payers
 from ..defaults import BUSY_S, READ_S, RECEIVE_BYTES, TUNING_IDLE, WRITE_S
 from ..messages import RunPass, Said, SetTensors, TuneClose, TuneOpen, frame, refused
 from .opened import OpenedTuning, OpenedTunings
@@ -44,13 +45,16 @@ class TuningStage:
         engine: TuningEngine | None,
         find_shard: FindShard,
         meter: UsageMeter,
+        payers: Payers,
     ) -> None:
         self._host = host
         self._courier = courier
         self._engine_or_none = engine
         self._find_shard = find_shard
         self._meter = meter
-        self._all = OpenedTunings(courier.peer)
+        self._payers = payers
+        self.table = OpenedTunings(courier.peer)
+        """The open tunings of all trainers."""
         self._used: dict[bytes, ServedShard] = {}  # by the engine's name of a tuning
         self._leaving = False
         self._to_close, self._closing = trio.open_memory_channel[bytes](1024)
@@ -63,13 +67,13 @@ class TuningStage:
     @property
     def tunings(self) -> int:
         """Number of open tunings."""
-        return len(self._all)
+        return len(self.table)
 
     @property
     def passes(self) -> int:
         """Number of passes that are read, computed or answered. They end within minutes, while a
         tuning may stay open for days."""
-        return sum(tuning.passes for tuning in self._all)
+        return sum(tuning.passes for tuning in self.table)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Close tunings in the engine, and end idle ones, until cancelled."""
@@ -78,7 +82,7 @@ class TuningStage:
             task_status.started()
             while True:
                 await trio.sleep(TUNING_IDLE / 10)
-                for tuning in self._all:
+                for tuning in self.table:
                     if tuning.heard < self._host.now() - TUNING_IDLE and not tuning.passes:
                         self._end(tuning, "idle")
 
@@ -98,18 +102,19 @@ class TuningStage:
     # Requests of a trainer. All methods raise SessionError or EngineError.
 
     async def open(self, trainer: PeerId, message: TuneOpen) -> None:
-        """Open a tuning."""
-        served = self._find_shard(message)
+        """Open a tuning. Raises SessionError or EngineError if this stage cannot take it."""
+        self._find_shard(message)
+        use = Use(trainer, message.root, message.job)
+        payer = await self._payers.soon(use)
+        served = self._find_shard(message)  # others may have been loaded meanwhile
         arch = served.held.arch
         if self._engine_or_none is None or arch is None:
             raise SessionError("no-shard", "this stage has no engine")
         name = self._host.entropy(16)  # two trainers may choose the same name
-        with self._all.opening(trainer, message.tuning):
-            own = trainer == self._courier.peer
-            order = OpenTuning(served.number, trainer, own, message.terms)
-            use = Use(trainer, message.root, "")
+        with self.table.opening(trainer, message.tuning, payer):
+            order = OpenTuning(served.number, payer, payer == self._courier.peer, message.terms)
             parts = served.held.parts
-            tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now())
+            tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now(), payer)
             self._used[name] = served
             served.tunings += 1
             try:
@@ -119,18 +124,18 @@ class TuningStage:
                 with trio.CancelScope(shield=True):
                     await self._engine.close_tuning(name)
                 raise
-            self._all.add(tuning)
+            self.table.add(tuning)
         self._meter.opened(use)
 
     def close(self, trainer: PeerId, message: TuneClose) -> None:
         """Close a tuning. Unknown ones are ignored."""
-        for tuning in self._all:
+        for tuning in self.table:
             if tuning.name == (trainer, message.tuning):
                 self._end(tuning, "cancelled")
 
     def has(self, trainer: PeerId, message: SetTensors) -> OpenedTuning | None:
         """Return the tuning if its tensors must be sent, or None if the engine has them."""
-        tuning = self._all.find(trainer, message.tuning, self._host.now())
+        tuning = self.table.find(trainer, message.tuning, self._host.now())
         return None if tuning.digest == message.digest else tuning
 
     async def set(self, tuning: OpenedTuning, digest: bytes, data: Buffer) -> None:
@@ -151,8 +156,12 @@ class TuningStage:
 
     def expect(self, trainer: PeerId, message: RunPass) -> tuple[OpenedTuning, int, int]:
         """Check the order of a pass. Return its tuning, and the sizes of payload and answer in
-        bytes."""
-        tuning = self._all.find(trainer, message.tuning, self._host.now())
+        bytes.
+
+        Raises SessionError if there is no such tuning or its tensors are others, and BadMessage if
+        the order is invalid.
+        """
+        tuning = self.table.find(trainer, message.tuning, self._host.now())
         if self._leaving:
             raise SessionError("no-shard", "this node is stopping")
         if tuning.setting or tuning.digest != message.digest:
@@ -186,7 +195,7 @@ class TuningStage:
             raise
 
     def _end(self, tuning: OpenedTuning, code: str) -> None:
-        if self._all.remove(tuning, code):
+        if self.table.remove(tuning, code):
             self._release(tuning.engine_id)
             self._to_close.send_nowait(tuning.engine_id)
 
@@ -198,7 +207,7 @@ class TuningStage:
 
     def _link_lost(self, link: Link, code: str) -> None:
         """Close the tunings of a lost trainer."""
-        for tuning in self._all:
+        for tuning in self.table:
             if tuning.trainer == link.peer:
                 self._end(tuning, "unreachable")
 
@@ -224,7 +233,7 @@ class TuningStage:
             message = SetTensors.parse(incoming.header)
             tuning = self.has(incoming.peer, message)
             if tuning is not None:
-                with self._all.memory(incoming.peer, tuning.tensor_bytes):
+                with self.table.memory(incoming.peer, tuning.tensor_bytes):
                     with trio.fail_after(READ_S):  # a trainer may grant no byte
                         await stream.send(frame(Said("send")))
                     data = await read_exactly(stream, tuning.tensor_bytes)
@@ -237,7 +246,7 @@ class TuningStage:
         async with _refusing(stream):
             message = RunPass.parse(incoming.header)
             tuning, size, answer = self.expect(incoming.peer, message)
-            with tuning.in_pass(), self._all.memory(incoming.peer, size + answer):
+            with tuning.in_pass(), self.table.memory(incoming.peer, size + answer):
                 data = await read_exactly(stream, size)
                 done = await self._computed(stream, tuning, message, data)
                 del data

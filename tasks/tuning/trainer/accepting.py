@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....dht.content.library import check_new_name, slug
+from ....state.defaults import JOB_PRIORITY
 from ....transport import naming
 from ....transport.host.seam import Host
 from ...engine.families import Architecture
@@ -21,7 +22,7 @@ class Request:
     """A fine-tuning that a user wants. `name` and `out` are None if the user gave none.
 
     `moves` says whether other nodes may train it, and `sealed` whether what moves is sealed for the
-    members of this node's group.
+    members of this node's group. `priority` and `deadline` order it among the jobs of this user.
     """
 
     model: str
@@ -31,6 +32,8 @@ class Request:
     out: Path | None = None
     moves: bool = False
     sealed: bool = False
+    priority: int = JOB_PRIORITY
+    deadline: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,12 @@ class Acceptance:
                 "stays",
                 "only a fine-tuning that may move is sealed; this one's data stay on this node",
                 hint="add `--movable`, or leave out `--seal`",
+            )
+        if (ask.priority != JOB_PRIORITY or ask.deadline) and not ask.moves:
+            raise TuningError(
+                "stays",
+                "only a fine-tuning that may move has a priority or a deadline, as jobs have",
+                hint="add `--movable`, or leave out `--priority` and `--deadline`",
             )
         self._check_together(ask.wishes.together, others)
         if ask.wishes.full:

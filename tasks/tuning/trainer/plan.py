@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
+from ....state.defaults import JOB_PRIORITY, MAX_PRIORITY
 from ....transport.decoding import typed
 from ....transport.errors import Undecodable
 from ....transport.host.seam import Files
@@ -86,6 +87,8 @@ class TuningPlan(Message, frozen=True):
     moves: bool = False  # whether other nodes may train it
     sealed: bool = False  # whether only members of the group can read what moves
     job: _Text = ""  # that does so now, or ""
+    priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = JOB_PRIORITY  # of that job
+    deadline: _Count = 0  # … in seconds since 1970; 0: none
 
     def check(self) -> None:
         """Raise ValueError if the settings contradict each other."""
@@ -110,6 +113,8 @@ class Errand:
     model: str
     sealed: bool = False
     """Whether only members of the group can read its rows and checkpoints."""
+    priority: int = JOB_PRIORITY
+    deadline: int = 0
 
 
 PLAN: Final = "plan.json"

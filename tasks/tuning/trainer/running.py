@@ -170,7 +170,7 @@ class Running:
         plan = tuning.plan
         run = run_digest(plan.settings, plan.data)
         return Errand(plan.settings, module_shapes(arch), run, tuning.folder / "rows", plan.data,
-                      plan.model, plan.sealed)  # fmt: skip
+                      plan.model, plan.sealed, plan.priority, plan.deadline)  # fmt: skip
 
     def _start_of(self, tuning: Tuning, errand: Errand) -> State | None:
         """Return the state that is on this disk, or None if there is none. Blocking."""

@@ -124,6 +124,8 @@ class Tunings:
                 *(Counts.of(report), self._host.wall(), "running"),
                 moves=ask.moves,
                 sealed=ask.sealed,
+                priority=ask.priority,
+                deadline=ask.deadline,
             )
             await self._host.offload(file.write, plan)
         except BaseException as error:
@@ -184,7 +186,10 @@ class Tunings:
         self._start(tuning)
 
     async def remove(self, tuning: Tuning) -> None:
-        """End a fine-tuning, and delete its files. A published adapter stays."""
+        """End a fine-tuning, and delete its files. A published adapter stays.
+
+        Raises TuningError if the files cannot be deleted.
+        """
         if tuning.is_active:
             await self._running.settle(tuning, state="stopped")
         await self._end(tuning)

@@ -6,4 +6,6 @@ averaging with others. This package has what differs: the network with derivativ
 (`subject.py`), and the result, which is a model (`models.py`).
 
 Public: `WholeModels`. Decisions: docs/adr/0079-full-training.md.
+
+Imports `averaging/`, `engine/`, `trainer/`, `dht/` and `transport/`.
 """

@@ -34,7 +34,7 @@ class WholeSubject:
         self, process: NetworkProcess, config: Mapping[str, object], stored: StoredWeights
     ) -> None:
         """`stored` has the weights from which the training begins."""
-        self._process = process
+        self.process = process
         self._config = config
         self._stored = stored
         self.shapes = weight_shapes(stored.arch)
@@ -50,7 +50,7 @@ class WholeSubject:
         found: dict[LearnedName, Array] = {}
         for name in names:
             assert isinstance(name, WeightName)  # its tensors are those of `shapes`
-            found[name] = await self._process.gradient(name.role, self.shapes[name])
+            found[name] = await self.process.gradient(name.role, self.shapes[name])
         return Gradients(loss, counted, found)
 
     async def loss(self, batch: Batch, tensors: LearnedTensors) -> tuple[float, int]:
@@ -59,12 +59,12 @@ class WholeSubject:
     async def _computed(
         self, batch: Batch, tensors: LearnedTensors, *, back: bool
     ) -> tuple[float, int]:
-        if not self._process.is_open:
-            await self._process.open(self._config)
+        if not self.process.is_open:
+            await self.process.open(self._config)
         for name, values in tensors.items():
             assert isinstance(name, WeightName)
-            await self._process.set(name.role, values)
-        return await self._process.compute(batch, back=back)
+            await self.process.set(name.role, values)
+        return await self.process.compute(batch, back=back)
 
 
 class WholeTensors:

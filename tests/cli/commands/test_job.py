@@ -362,7 +362,11 @@ def test_show(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("show", JOB[:8].upper())
     assert daemon.asked[-1]["job"] == JOB[:8]
     assert "attempt 2: in progress, step 7" in done.out and "attempt 1: refused" in done.out
-    assert "On\\x1bce" in done.out
+    assert "On\\x1bce" in done.out and "checked" not in done.out
+    some: dict[str, Any] = {"rows": 200, "rows_done": 100, "spec": None, "claims": []}
+    for rows, words in ((0, "no row; one in 50 is"), (3, "3 rows of 100, recomputed by")):
+        daemon.answers["job_show"] = {**ITEM, **some, "rows_checked": rows}
+        assert words in shoal("show", JOB).out
 
 
 def test_result(daemon: Daemon, shoal: Shoal) -> None:

@@ -1,63 +1,36 @@
-"""Output of `shoal usage`."""
+"""`shoal usage`: what nodes used and provided, and what of it was checked."""
 
-import json
 from typing import Any
 
 import pytest
 
 from shoal.cli.main import invoke
 
-OWN, OTHER = "12D3KooW" + "a" * 44, "12D3KooW" + "b" * 44
-ROOT = "ab" * 32
-ROWS: list[dict[str, Any]] = [
-    {"client": OWN, "provider": OTHER, "root": ROOT, "model": "ti\x1bny",
-     "requests": 2, "tokens_in": 10, "tokens_out": 20, "busy_s": 90.0},
-    {"client": OWN, "provider": OWN, "root": ROOT, "model": "ti\x1bny",
-     "requests": 1, "tokens_in": 1, "tokens_out": 2, "busy_s": 0.25},
-    {"client": OTHER, "provider": OTHER, "root": "cd" * 32, "model": None,
-     "requests": 1, "tokens_in": 500, "tokens_out": 0, "busy_s": 1.0},
-    {"client": None, "provider": OTHER, "root": None, "model": None,
-     "requests": 9, "tokens_in": 1, "tokens_out": 1, "busy_s": 1.0},
-]  # fmt: skip
+OWN, ONE, TWO = ("12D3KooW" + letter * 44 for letter in "abc")
 
 
-def shown(
-    replaced: Any,
-    capsys: pytest.CaptureFixture[str],
-    rows: Any,
-    *args: str,
-    kept: bool = True,
-) -> str:
-    answer = {"usage": rows, "more": 3 if rows else 0, "own": OWN, "kept": kept}
-    replaced(lambda *_: answer)
-    assert invoke(["usage", *args]) == 0
-    return capsys.readouterr().out
+def row(client: str | None, provider: str, tokens: int) -> dict[str, Any]:
+    return {
+        "client": client, "provider": provider, "root": "cd" * 32, "model": "tiny",
+        "requests": 1, "tokens_in": tokens, "tokens_out": tokens, "busy_s": 2.5,
+    }  # fmt: skip
 
 
-def test_used_and_provided(replaced: Any, capsys: Any) -> None:
-    out = shown(replaced, capsys, ROWS)
-    had, gave = out.split("\n\n")
-    assert "used, as reported by" in had and "provided, as reported by" in gave
-    first, second, third = had.splitlines()[2:]
-    assert first.split() == ["12D3KooWbbbbbb", "cdcdcdcdcdcd", "1", "500", "0", "1.0", "s"]
-    assert second.startswith("this node") and "ti\\x1bny" in second
-    assert second.split()[-5:] == ["3", "11", "22", "1", "min"]
-    assert third.startswith("others together")
-    assert gave.splitlines()[2].split() == ["12D3KooWbbbbbb", "12", "511", "21", "1", "min"]
-    assert gave.splitlines()[-1] == "and 3 more sums"
-
-
-def test_nothing_yet(replaced: Any, capsys: Any) -> None:
-    out = shown(replaced, capsys, [])
-    assert "no node has reported" in out and "every 10 minutes" in out
-
-
-def test_usage_of_a_node_that_does_not_store_reports(replaced: Any, capsys: Any) -> None:
-    for rows in ([], ROWS):
-        out = shown(replaced, capsys, rows, kept=False)
-        assert "does not store the usage reports" in out.splitlines()[-1]
-        assert "no node has reported" not in out
-
-
-def test_json(replaced: Any, capsys: Any) -> None:
-    assert json.loads(shown(replaced, capsys, ROWS, "--json"))["usage"] == ROWS
+def test_what_was_checked_is_a_column(replaced: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {
+        "usage": [row(OWN, ONE, 30), row(TWO, ONE, 20), row(ONE, OWN, 10), row(OWN, TWO, 5)],
+        "more": 0,
+        "own": OWN,
+        "checked": [
+            {"provider": ONE, "seconds": 90.0, "lied": False},
+            {"provider": OWN, "seconds": 0.0, "lied": False},
+            {"provider": TWO, "seconds": 0.0, "lied": True},
+        ],
+    }
+    replaced(lambda op, on_event, fields: answer)
+    assert invoke(["usage"]) == 0
+    used, provided = capsys.readouterr().out.split("provided")
+    assert "CHECKED" not in used and "CHECKED" in provided
+    cells = [line.split() for line in provided.splitlines() if line[:4] in ("12D3", "this")]
+    assert [line[-1] for line in cells] == ["min", "-", "lied"], provided
+    assert cells[0][2:4] == ["50", "50"], "sums of all that it provided"

@@ -200,18 +200,18 @@ async def test_a_manifest_from_a_peer_is_checked(tmp_path: Path) -> None:
 async def test_holdings(tmp_path: Path) -> None:
     library = await open_library(tmp_path / "data")
     _, manifest = await library.add(write_folder(tmp_path / "m"))
-    whole = await library.holdings(manifest.root)
+    whole = await library.stored_parts(manifest.root)
     assert whole.complete
     assert (whole.files, whole.embedding, whole.layers, whole.head) == (True, True, (0, 1, 2), True)
     gone = manifest.tensors_of(False, 1, 2, False)[0]
     library.store.path(gone.chunks[0]).unlink()
-    part = await library.holdings(manifest.root)
+    part = await library.stored_parts(manifest.root)
     assert not part.complete
     assert (part.layers, part.chunks) == ((0, 2), whole.chunks - 1)
     assert part.size == whole.size - gone.size
     tokenizer = manifest.files["tokenizer"].chunks[0]
     library.store.path(tokenizer).unlink()
-    assert not (await library.holdings(manifest.root)).files
+    assert not (await library.stored_parts(manifest.root)).files
     with pytest.raises(ChunkMissing):
         await library.blob(manifest.root, "tokenizer")
 
@@ -232,11 +232,11 @@ async def test_a_disk_that_fills_at_any_write(tmp_path: Path) -> None:
             host.files.fail_at = None
             again = await open_library(tmp_path / "data", host)
             for root in again.names().values():
-                assert (await again.holdings(root)).complete
+                assert (await again.stored_parts(root)).complete
             continue
         break
     assert fails == len(manifest.chunks) + 2
-    assert (await library.holdings(manifest.root)).complete
+    assert (await library.stored_parts(manifest.root)).complete
 
 
 @pytest.mark.trio

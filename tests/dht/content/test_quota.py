@@ -76,6 +76,12 @@ class World:
         count = self.others.get(root, 0) + self.claimed.get(root, 0)
         return [PeerId(f"p{n}") for n in range(count)]
 
+    def in_use(self) -> Collection[str]:
+        return self.used
+
+    def evicted(self, root: str) -> None:
+        self.withdrawn.append(root)
+
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
         self.asked.append(root)
         return len(claimed) if self.believing else self.others.get(root, 0)
@@ -88,10 +94,8 @@ class World:
             FakeHost(inline=True),
             self.library,
             allowance or LibraryLimit(limit),
-            claims=self.claims,
-            proof=self,
-            in_use=lambda: self.used,
-            withdraw=self.withdrawn.append,
+            self,
+            self,
         )
 
     async def blob(self, folder: Path, letter: bytes, chunks: int, *, own: bool = False) -> str:

@@ -5,6 +5,7 @@ import hashlib
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 import pytest
@@ -118,7 +119,7 @@ async def test_fetching_a_model(swarm: Swarm, autojump_clock: MockClock) -> None
     assert report.by_peer == {"seed": manifest.size}
     assert seen[0] == (0, manifest.size)
     assert seen[-1] == (manifest.size, manifest.size)
-    assert (await getter.library.holdings(manifest.root)).complete
+    assert (await getter.library.stored_parts(manifest.root)).complete
 
 
 async def test_only_requested_and_missing_chunks_are_fetched(
@@ -129,7 +130,7 @@ async def test_only_requested_and_missing_chunks_are_fetched(
     shard = manifest.digests_of(True, 0, 1, False)
     await getter.get(manifest, digests=shard)
     assert seed.node.served["blob.chunk"] == len(shard) < len(manifest.chunks)
-    holdings = await getter.library.holdings(manifest.root)
+    holdings = await getter.library.stored_parts(manifest.root)
     assert (holdings.embedding, holdings.layers, holdings.head) == (True, (0,), False)
     await getter.get(manifest)
     assert seed.node.served["blob.chunk"] == len(manifest.chunks)
@@ -322,15 +323,9 @@ async def test_nothing_is_kept_of_a_manifest_with_wrong_sizes(
     lying = await seed.library.save(dataclasses.replace(honest_one, files=files).encode())
     getter = await swarm.member("getter")
     if defended:
-        quota = Quota(
-            getter.host,
-            getter.library,
-            LibraryLimit(None),
-            claims=cast(Any, None),
-            proof=cast(Any, None),
-            in_use=frozenset,
-            withdraw=lambda root: None,
-        )
+        holdings = SimpleNamespace(in_use=frozenset, evicted=lambda root: None)
+        none = cast(Any, None)
+        quota = Quota(getter.host, getter.library, LibraryLimit(None), cast(Any, holdings), none)
         getter.exchange.use_quota(quota)
     with pytest.raises(ModelError):
         await getter.get(lying)

@@ -12,13 +12,13 @@ from shoal.dht import defaults
 from shoal.dht.kademlia.asking import NoAnswer
 from shoal.dht.kademlia.messages import Find, FindReply
 from shoal.dht.kademlia.table import Table
-from shoal.dht.lookup.diallimiter import DialLimiter
 from shoal.dht.lookup.joining import Joining
 from shoal.dht.records.contact import Contact
 from shoal.transport.guard import Guard
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import PeerId
 from shoal.transport.link.link import Link
+from shoal.transport.rates import DialLimiter
 from tests.dht.nodes import contact, contacts, entropy
 
 

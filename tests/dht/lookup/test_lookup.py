@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from shoal.dht import defaults
 from shoal.dht.kademlia.messages import Aged, Find, FindReply
-from shoal.dht.lookup.diallimiter import DialLimiter
 from shoal.dht.lookup.lookup import Lookup
 from shoal.dht.lookup.query import LookupSettings
 from shoal.dht.records.contact import Contact
@@ -17,6 +16,7 @@ from shoal.dht.records.key import Key, distance, key_at, point
 from shoal.dht.records.record import Record
 from shoal.transport.address import Address
 from shoal.transport.identity import PeerId
+from shoal.transport.rates import DialLimiter
 from tests.dht.nodes import WALL, Net, Node, blob, contacts, entropy, look_up, peer, record, sealed
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from shoal.dht import defaults
 from shoal.dht.kademlia.messages import Aged, StoreRequest
-from shoal.dht.lookup.diallimiter import DialLimiter
 from shoal.dht.lookup.query import Querier
 from shoal.dht.publishing.parcels import Published, StoreQuery, WalkMessages
 from shoal.dht.records.contact import Contact
+from shoal.transport.rates import DialLimiter
 from tests.dht.nodes import blob, contacts, entropy, record
 
 ONE = record(blob(1))

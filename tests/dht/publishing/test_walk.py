@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from shoal.dht import defaults
 from shoal.dht.lookup.cells import cell_radius, cells
-from shoal.dht.lookup.diallimiter import DialLimiter
 from shoal.dht.lookup.query import Querier, Query
 from shoal.dht.publishing.parcels import StoreQuery
 from shoal.dht.publishing.walk import KnownNodes, Walk
 from shoal.dht.records.key import SPACE, distance, key_at, point
 from shoal.dht.records.record import Record
 from shoal.transport.identity import PeerId
+from shoal.transport.rates import DialLimiter
 from tests.dht.nodes import Net, Node, blob, contacts, identity, record
 
 ME = identity(1).peer

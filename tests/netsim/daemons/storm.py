@@ -77,11 +77,12 @@ def leaves(error: BaseException) -> list[BaseException]:
 def _link(random: Random) -> LinkSpec:
     up, down, delay = random.choice([(1e6, 5e6, 0.02), (10e6, 50e6, 0.008), (50e6, 50e6, 0.003)])
     burst = Burst(0.002, 0.2, 0.3) if random.random() < 0.3 else None
-    pipe = PipeSpec(
+    byte_stream = PipeSpec(
         rate=up / 8, delay=delay, jitter=delay / 4, loss=random.choice([0, 0.005, 0.02])
     )
     return LinkSpec(
-        up=replace(pipe, burst=burst) if burst else pipe, down=replace(pipe, rate=down / 8)
+        up=replace(byte_stream, burst=burst) if burst else byte_stream,
+        down=replace(byte_stream, rate=down / 8),
     )
 
 
@@ -267,7 +268,7 @@ class Storm:
 
     async def _engine(self, host: Host) -> None:
         handle = self.lives[host.name].handle
-        if handle is not None and handle.node.engine is not None:
+        if handle is not None and handle.node.base.engine is not None:
             handle.engine.crash()
 
     async def _ask(self, host: Host) -> None:

@@ -117,7 +117,7 @@ def test_a_lie_is_found_and_its_piece_done_elsewhere(lie: Lie, every_row: None) 
             prompt = f"Once upon {number} times"
             said = await asker.ask("run", model="tiny", prompt=prompt, max_tokens=24, seed=7)
             assert each["text"] == said["text"]
-        checks = asker.node.working.checks
+        checks = asker.node.working.own.checks
         assert checks.trust.is_liar(liar.peer)
         assert not any(checks.trust.is_liar(node.peer) for node in nodes[1:])
         told = liar.told
@@ -127,7 +127,7 @@ def test_a_lie_is_found_and_its_piece_done_elsewhere(lie: Lie, every_row: None) 
         await trio.sleep(30)
         usage = nodes[1].node.state.views.usage
         assert usage.checked_by(asker.peer)[liar.peer].wrong
-        assert nodes[1].node.working.checks.trust.share(liar.peer) == 1.0
+        assert nodes[1].node.working.own.checks.trust.share(liar.peer) == 1.0
 
     run(body)
 
@@ -139,7 +139,7 @@ def test_results_from_before_the_lie_was_found_are_done_again(
 ) -> None:
     async def body(world: World) -> None:
         asker, liar, _nodes = await swarm(world, lambda row, liar: row)
-        desk = asker.node.working.desk
+        desk = asker.node.working.own.desk
         jobs = await submit(asker, 12)
         for job in jobs:
             await desk.complete(job, wait=True)
@@ -168,7 +168,7 @@ def test_an_error_that_others_do_not_find_is_not_believed(every_row: None) -> No
         found = [await result(asker, job) for job in await submit(asker, 8)]
         assert liar.told and not any(each["error"] for each in found)
         assert all(each["claimant"] != liar.peer for each in found)
-        assert not asker.node.working.checks.trust.is_liar(liar.peer)
+        assert not asker.node.working.own.checks.trust.is_liar(liar.peer)
         answer = await asker.ask("job_submit", model="tiny", prompts=["x " * 20_000])
         found = [await result(asker, job) for job in answer["jobs"]]
         assert [each["error"] for each in found] == ["prompt-too-long"], "others find it too"
@@ -186,11 +186,12 @@ def test_honest_workers_are_not_refused(every_row: None) -> None:
             for job in await submit(asker, 6, **how):
                 found = await result(asker, job)
                 assert "fingerprint" not in found["text"]
-        trust = asker.node.working.checks.trust
+                assert (await asker.ask("job_show", job=job))["rows_checked"] == 1
+        trust = asker.node.working.own.checks.trust
         assert not any(trust.is_liar(node.peer) for node in nodes) and liar.told == 0
-        assert asker.node.working.checks.rows == 18
+        assert asker.node.working.own.checks.rows == 18
         assert not any("refused" in fact for fact in _facts(asker))
-        known = [trust._figures[node.peer] for node in nodes if node.peer in trust._figures]
+        known = [trust.figures[node.peer] for node in nodes if node.peer in trust.figures]
         assert sum(each.rows for each in known) == 18 and sum(each.ms for each in known) > 0
 
     run(body)
@@ -207,9 +208,9 @@ def test_checked_work_is_weight_in_the_queue_of_a_daemon() -> None:
         await trio.sleep(1)
         working, (giver, other) = node.node.working, (peer_of(1), peer_of(2))
         assert working.worker.queue.share(giver, [other]) == 1 / 2
-        working.checks.trust.note_right(giver, 1, 3600.0)
+        working.own.checks.trust.note_right(giver, 1, 3600.0)
         assert working.worker.queue.share(giver, [other]) == 2 / 3
-        working.checks.trust.note_lie(giver)
+        working.own.checks.trust.note_lie(giver)
         assert working.worker.queue.share(giver, [other]) == 1 / 2
 
     run(body)

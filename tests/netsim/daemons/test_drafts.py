@@ -177,7 +177,7 @@ def test_a_stage_that_is_lost_in_the_middle_of_windows_costs_nothing_of_the_text
 async def lose(world: World, client: DaemonHandle, after: float) -> None:
     """Crash the stage in the middle of the chain, and start it again later."""
     await trio.sleep(after)
-    ((drafted, _),) = client.node.gateway._runs._runs.values()
+    ((drafted, _),) = client.node.gateway.runs.runs.values()
     (lost,) = (name for name, peer in PEERS.items() if peer == drafted.peers[1])
     await world.hosts[lost].crash()
     await trio.sleep(5)
@@ -203,7 +203,7 @@ def test_hostile_windows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def harass(client: DaemonHandle) -> None:
     """Send windows that are too long, unknown, far away, stale or of branches that do not exist."""
-    random, runs = Random(1), client.node.gateway._runs._runs
+    random, runs = Random(1), client.node.gateway.runs.runs
     while True:
         await trio.sleep(0.01)
         for session, _ in runs.values():

@@ -366,6 +366,6 @@ def test_a_client_cannot_answer_others_jobs() -> None:
         await trio.sleep(1)
         standing = founder.node.state.views.jobs.get(job.id)
         assert standing is not None and standing.state is JobState.OPEN
-        assert founder.node.working.desk.results.about(job.id) is None
+        assert founder.node.working.own.desk.results.about(job.id) is None
 
     run(body)

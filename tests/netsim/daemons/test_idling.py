@@ -9,6 +9,8 @@ import gc
 import pytest
 import trio
 
+from shoal.netsim.world import World
+
 from .homes import Pin, Swarm
 
 SETTLE_S = 240.0  # seconds after joining in which most links of a home come up
@@ -34,6 +36,31 @@ before the cost model, 5,645, 5,987, 5,224 and 6,590 kB with it, and 5,946 and 5
 with the latest code. Compare several such starts before you trust that a bound is exceeded.
 With members followed through a peer (ADR 0081), 25 homes send 25,940 packets and 3,285 kB (95 %:
 38,820, 6,961 kB) in 132,320 events."""
+
+
+ALONE = 250
+"""Steps of tasks in a minute of a daemon that has no link and nothing to do: 240 on 29 November
+2026, and 482 while parts of the node looked every second whether they had work."""
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of all tasks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+async def test_a_lone_daemon_rarely_wakes(world: World) -> None:
+    await world.host("a").start(engine=False)
+    await trio.sleep(60)
+    steps = Steps()
+    trio.lowlevel.add_instrument(steps)
+    await trio.sleep(60)
+    trio.lowlevel.remove_instrument(steps)
+    assert steps.count <= ALONE, "look for what polls, and have it wait for a change"
 
 
 def objects() -> int:

@@ -2,8 +2,10 @@
 crashes.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import ModelName, ShardRecord
 from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.defaults import USAGE_PACE
+from shoal.tasks.inference.generation import GenerateRequest
 from shoal.tasks.jobs.defaults import INLINE_BYTES
 from shoal.tasks.jobs.results import JobOutcome, pack_outcome, read_outcome
 from shoal.tasks.jobs.spec import JobSpec, RowOptions, pack_spec
@@ -413,6 +416,67 @@ def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, mo
         found = await result(asker, job)
         assert found["claimant"] == other.peer
         assert trio.current_time() - began < most
+
+    run(body)
+
+
+def test_a_restarted_node_goes_on_from_its_finished_rows() -> None:
+    async def body(world: World) -> None:
+        (node,) = await servers(world, 1, profile=SLOW)
+        asker = await client(world, [node])
+        rows = [{"prompt": f"row {number}", "max_tokens": 4 + 12 * number} for number in range(8)]
+        files, path = asker.node.library._host.files, Path("/home/rows.jsonl")
+        files.make_folder(path.parent)
+        files.write(path, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+        sent = await asker.ask("job_submit", model="tiny", file=str(path), raw=True, seed=3)
+        outputs = node.node.working.tools.shop.outputs
+        while sum(len(p.lines or {}) for p in (outputs._pieces or {}).values()) < 4:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        await node.stop()
+        again = await node.host.start(model="tiny", layers=(0, 6), bootstrap=[asker], profile=SLOW)
+        gateway, asked = again.node.compute.gateway, list[str | None]()
+        generate = gateway.generate
+
+        async def counted(request: GenerateRequest, emit: Any) -> Any:
+            asked.append(request.prompt)
+            return await generate(request, emit)
+
+        gateway.generate = counted  # type: ignore[method-assign]
+        found = await result(asker, sent["jobs"][0])
+        assert sorted(filter(None, asked)) == [f"row {number}" for number in range(4, 8)]
+        lines = [json.loads(line) for line in found["text"].splitlines()]
+        for line, row in zip(lines, rows, strict=True):
+            said = await again.ask("run", model="tiny", raw=True, seed=3, **row)
+            assert line["text"] == said["text"]
+
+    run(body)
+
+
+def test_a_fine_tuning_is_submitted_as_a_job() -> None:
+    """With the other nodes that have it, or the reason why none has."""
+
+    async def body(world: World) -> None:
+        nodes = await servers(world, 1)
+        asker = await client(world, nodes)
+        files, path = asker.node.library._host.files, Path("/home/texts.jsonl")
+        files.make_folder(path.parent)
+        files.write(path, b"".join(b'{"text": "once upon a time %d"}\n' % n for n in range(20)))
+        ask: dict[str, Any] = {"model": "tiny", "path": str(path), "moves": True, "steps": 500}
+        with pytest.raises(ControlError) as past:
+            await asker.ask("tuning_begin", **ask, deadline=5)
+        assert past.value.code == "deadline-past" and past.value.hint
+        with pytest.raises(ControlError) as stays:
+            await asker.ask("tuning_begin", **ask | {"moves": False}, priority=9)
+        assert stays.value.code == "stays"
+        begun = await asker.ask("tuning_begin", **ask, priority=9, deadline=4_000_000_000)
+        assert begun["lack"] is None and begun["tuning"]["job"]
+        (listed,) = (await nodes[0].ask("job_list"))["jobs"]
+        assert (listed["job"], listed["kind"]) == (begun["tuning"]["job"], "finetune")
+        assert (listed["priority"], listed["deadline"]) == (9, 4_000_000_000)
+        await nodes[0].host.crash()
+        await trio.sleep(60)
+        again = await asker.ask("tuning_begin", **ask, name="again")
+        assert again["lack"]["code"] == "not-replicated" and again["lack"]["hint"]
 
     run(body)
 

@@ -79,7 +79,7 @@ def test_a_model_is_pulled_from_a_node_that_is_not_a_member() -> None:
         assert (got["name"], got["root"], got["peers"], got["liars"]) == ("tiny", root, 1, [])
         assert [(one["peer"], one["source"]) for one in got["vouchers"]] == [(holder.peer, "dht")]
         assert got["fetched"] > 2**20
-        held = await asker.node.library.holdings(root)
+        held = await asker.node.library.stored_parts(root)
         assert held.complete and asker.node.library.names() == {"tiny": root}
         assert holder.peer not in asker.node.directory.members(), "the link was only for this"
 
@@ -91,7 +91,7 @@ def test_a_model_is_pulled_from_a_node_that_is_not_a_member() -> None:
         await trio.sleep(20)
         got = await late.ask("model_pull", name="tiny")
         assert asker.peer in [one["peer"] for one in got["vouchers"]]
-        assert (await late.node.library.holdings(root)).complete
+        assert (await late.node.library.stored_parts(root)).complete
         again = await late.ask("model_pull", name="tiny")
         assert (again["fetched"], again["peers"]) == (0, 0)
 
@@ -130,13 +130,13 @@ def test_an_interrupted_pull_resumes() -> None:
         assert scope.cancelled_caught
         await trio.sleep(1)
         assert not asker.node.exchange.fetching(), "the requester's end cancels it"
-        before = await asker.node.library.holdings(root)
+        before = await asker.node.library.stored_parts(root)
         assert 0 < before.chunks < before.chunks_total
         (told,) = [each for each in asker.node.discovery.dht.own() if isinstance(each, BlobBody)]
         assert told.ranges, "a node provides what it has fetched so far"
         got = await asker.ask("model_pull", name="tiny")
         assert got["fetched"] <= before.size_total - before.size
-        assert (await asker.node.library.holdings(root)).complete
+        assert (await asker.node.library.stored_parts(root)).complete
 
     run(body)
 
@@ -159,7 +159,7 @@ def test_the_error_names_a_missing_provider() -> None:
         )
         disk.spec = size
         await asker.ask("model_pull", name="tiny")
-        held = await asker.node.library.holdings(await root_of(holder))
+        held = await asker.node.library.stored_parts(await root_of(holder))
         assert held.complete
 
     run(body)
@@ -204,7 +204,7 @@ def test_a_network_without_the_internet() -> None:
         await trio.sleep(15)
         root = await root_of(holder)
         got = await asker.ask("model_pull", name=f"tiny@{root[:8]}")
-        assert got["root"] == root and (await asker.node.library.holdings(root)).complete
+        assert got["root"] == root and (await asker.node.library.stored_parts(root)).complete
 
     run(body)
 
@@ -225,7 +225,7 @@ def test_a_provider_of_wrong_bytes_is_dropped_and_named() -> None:
         setattr(store, "get_to_serve", flipped)  # noqa: B010
         got = await asker.ask("model_pull", name="tiny")
         assert got["liars"] == [hub.peer]
-        assert (await asker.node.library.holdings(got["root"])).complete
+        assert (await asker.node.library.stored_parts(got["root"])).complete
 
     run(body)
 

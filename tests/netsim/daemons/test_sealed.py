@@ -151,8 +151,8 @@ def test_a_removed_member_cannot_read_later_jobs() -> None:
         job = await submit(asker)
         standing = nodes[1].node.state.views.jobs.get(job)
         assert standing is not None and standing.job is not None
-        assert nodes[1].node.working.seals.has_key(standing.job.spec)
-        assert not out.node.working.seals.has_key(standing.job.spec)
+        assert nodes[1].node.working.tools.seals.has_key(standing.job.spec)
+        assert not out.node.working.tools.seals.has_key(standing.job.spec)
         assert (await result(asker, job))["claimant"] == nodes[1].peer
 
     run(body)
@@ -164,7 +164,7 @@ def test_without_a_group_only_outputs_are_sealed_and_only_on_request() -> None:
         asker = await client(world, nodes)
         with pytest.raises(ControlError) as raised:
             await submit(asker)
-        assert raised.value.code == "no-group" and not await asker.node.working.desk.own()
+        assert raised.value.code == "no-group" and not await asker.node.working.own.desk.own()
         job = await submit(asker, "outputs")
         shown = await nodes[0].ask("job_show", job=job)
         assert shown["abstract"] == PROMPT and shown["spec"]["sealed"] == "outputs"

@@ -116,6 +116,21 @@ async def test_the_sharer_itself_and_the_public_node_use_it_too(world: World) ->
             assert answer["text"] == TEXT and answer["shared_by"] == sharer.peer
 
 
+async def test_a_prompt_longer_than_what_leaves_with_the_request_arrives_whole(
+    world: World,
+) -> None:
+    _, (sharer, gateway) = await swarm(world)
+    prompt = "".join(f"{number} " for number in range(30_000))
+    async with engine(sharer) as fake:
+        await share(sharer)
+        await offered(gateway)
+        with trio.fail_after(120):
+            answer = await gateway.ask("run", model="llama", prompt=prompt, raw=True)
+        assert answer["text"] == TEXT
+        (asked,) = fake.asked
+        assert asked.body["prompt"] == prompt
+
+
 async def test_an_offer_goes_and_comes_with_its_engine_and_survives_a_restart(
     world: World,
 ) -> None:

@@ -11,7 +11,7 @@ from shoal.netsim.faults import Faults
 from shoal.netsim.sockets.base import SimSocket
 from shoal.netsim.world import World
 from shoal.node.daemon.daemon import Node
-from shoal.node.daemon.jobs import Working
+from shoal.node.daemon.work.jobs import Working
 from shoal.node.swarm.remembering import Remembering
 from tests.netsim.daemons.storm import Storm
 

@@ -14,11 +14,13 @@ import trio
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.defaults import EMBEDDED_ROOT
+from shoal.state.feeds.entry import FeedName
+from shoal.state.views.jobs import Job, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.engine.adapters import AdapterTerms, Module, module_shapes
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.engine.passes import PassDone, PassOrder, pass_sizes
+from shoal.tasks.engine.passes import OpenTuning, PassDone, PassOrder, pass_sizes
 from shoal.tasks.errors import BadMessage, NoRoute, SessionError
 from shoal.tasks.tuning.chain.checks import UsualNorms
 from shoal.tasks.tuning.chain.network import NetworkChain
@@ -44,6 +46,7 @@ from shoal.tasks.tuning.messages import (
 )
 from shoal.tasks.tuning.stage.stage import read_exactly, send_all
 from shoal.transport.errors import CallRefused
+from shoal.transport.identity import Identity
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.serving import IncomingStream
 from shoal.transport.link.stream import Stream
@@ -152,6 +155,81 @@ def test_this_node_s_own_shard_is_a_stage() -> None:
         assert chain.peers == (daemon.peer,) and found.counted == 66
         assert equal(found, await chain.gradients(batch(), adapter()))
         await chain.aclose()
+
+    run(body)
+
+
+def test_the_author_of_a_job_pays_for_its_passes() -> None:
+    """Once its trainer's claim is here, which may be after the first request. A trainer without a
+    claim pays itself."""
+
+    async def body(world: World) -> None:
+        stage, trainer = await swarm(world, (0, 6))
+        author, nonce = Identity.from_seed(bytes([9]) * 32).peer, b"n" * 16
+        jobs = stage.node.state.views.jobs
+        job = Job(job_id(author, nonce), author, "finetune", b"spec")
+        claim = new_claim(trainer.peer, job.id, 1)
+
+        opening, orders = stage.engine.open_tuning, list[OpenTuning]()
+
+        async def watched(name: bytes, order: OpenTuning) -> None:
+            orders.append(order)
+            await opening(name, order)
+
+        stage.engine.open_tuning = watched  # type: ignore[method-assign,assignment]
+
+        async def computed(name: str) -> None:
+            chain = trainer.node.compute.tuning.chain(EMBEDDED_ROOT, ARCH, job=name)
+            await chain.gradients(batch(), adapter())
+            (tuning,) = stage.node.compute.tuning_stage.table
+            payers.append((tuning.payer, orders[-1].owner))
+            await chain.aclose()
+            await trio.sleep(1)
+
+        async def arrive() -> None:
+            await trio.sleep(2)
+            jobs.changed(FeedName(author, "jobs", 0), job.id, job_fact(job, nonce))
+            jobs.changed(FeedName(trainer.peer, "claims", 0), job.id, claim_fact(claim))
+
+        payers = list[tuple[str, str]]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(arrive)
+            await computed(job.id)
+        assert payers == [(author, author)]
+        await computed("ab" * 32)
+        await computed("")
+        assert payers[1:] == [(trainer.peer, trainer.peer)] * 2
+        stage.node.working.write_usage()
+        await trio.sleep(5)
+        usage = stage.node.state.views.usage
+        asked = {peer: usage.of(peer)[stage.peer, EMBEDDED_ROOT].requests
+                 for peer in usage.clients()}  # fmt: skip
+        assert asked == {author: 1, trainer.peer: 2}
+
+    run(body)
+
+
+def test_a_shard_that_leaves_while_a_claim_is_awaited_gets_no_tuning() -> None:
+    async def body(world: World) -> None:
+        stage, trainer = await swarm(world, (0, 6))
+        opened = list[OpenTuning]()
+
+        async def watched(name: bytes, order: OpenTuning) -> None:
+            opened.append(order)
+
+        stage.engine.open_tuning = watched  # type: ignore[method-assign,assignment]
+
+        async def leave() -> None:
+            await trio.sleep(1)
+            stage.node.compute.serving.bar("its owner plays a game")
+
+        parts, terms = Parts(True, 0, ARCH.layers, True), adapter().terms
+        message = TuneOpen(b"t" * 16, EMBEDDED_ROOT, parts, "float32", terms, "ab" * 32)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave)
+            with pytest.raises(SessionError) as error:
+                await stage.node.compute.tuning_stage.open(trainer.peer, message)
+        assert error.value.code == "no-shard" and not opened
 
     run(body)
 
@@ -419,7 +497,7 @@ def test_a_trainer_that_sends_nothing_is_given_up() -> None:
         assert (await attacker.tune(NAME, TOKENS[:-1])).code == "timeout"
         assert trio.current_time() - began < 2.5 * READ_S
         stage = attacker.stage.node.compute.tuning_stage
-        assert not stage._all._bytes, "the memory of both is free again"
+        assert not stage.table._bytes, "the memory of both is free again"
 
     hostile(test)
 
@@ -516,7 +594,7 @@ def test_a_trainer_that_takes_no_byte_is_given_up(monkeypatch: pytest.MonkeyPatc
         with monkeypatch.context() as patched:
             patched.setattr(Stream, "send", stuck)
             assert (await attacker.set(NAME)).code == "timeout"
-        assert not attacker.stage.node.compute.tuning_stage._all._bytes
+        assert not attacker.stage.node.compute.tuning_stage.table._bytes
 
     hostile(test)
 
@@ -684,7 +762,7 @@ def test_a_trainer_that_does_not_take_its_answer_is_given_up(
         with monkeypatch.context() as patched:
             patched.setattr(Stream, "send", stuck)
             assert (await attacker.tune(NAME, TOKENS)).code == "timeout"
-        assert not attacker.stage.node.compute.tuning_stage._all._bytes
+        assert not attacker.stage.node.compute.tuning_stage.table._bytes
 
     hostile(test)
 

@@ -55,7 +55,7 @@ class Carried:
 
 
 def hold_a_place(dialer: Dialer) -> None:
-    dialer.relays._held[RELAY] = HeldReservation(RELAY, 0.01, None, 100.0, 200.0)
+    dialer.relays.reservations[RELAY] = HeldReservation(RELAY, 0.01, None, 100.0, 200.0)
 
 
 def codes(diagnosis: Diagnosis) -> list[str]:

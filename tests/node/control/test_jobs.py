@@ -341,3 +341,10 @@ async def test_usage_lists_client_provider_and_model(world: World) -> None:
     }  # fmt: skip
     assert (second["client"], second["root"], second["requests"]) == (None, None, 9)
     assert answer["more"] == 0 and answer["own"] == node.peer
+    assert answer["checked"] == [{"provider": OTHER, "seconds": 0.0, "lied": False}]
+    trust = node.node.working.own.checks.trust
+    trust.note_right(OTHER, 2, 90.0)
+    assert (await node.ask("usage"))["checked"][0]["seconds"] == 90.0
+    trust.note_lie(OTHER)
+    (checked,) = (await node.ask("usage"))["checked"]
+    assert (checked["seconds"], checked["lied"]) == (0.0, True)

@@ -120,7 +120,7 @@ async def test_pull_from_a_member_needs_no_dht_lookup(world: World) -> None:
     root = next(iter(first.node.library.roots()))
     assert (await second.ask("model_pull", name=root[:10]))["root"] == root
     assert second.node.library.names() == {}, "a model requested by its hash gets no name"
-    assert (await second.node.library.holdings(root)).complete
+    assert (await second.node.library.stored_parts(root)).complete
 
 
 @pytest.mark.parametrize("name", [None, "", 7, "x" * 300])

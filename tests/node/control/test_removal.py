@@ -95,7 +95,7 @@ def test_prefix_of_a_root() -> None:
 async def test_removed_model_loses_its_name(world: World) -> None:
     first, second = await pair(world)
     root = await import_embedded(first.node.library)
-    await first.node.holdings.announce()
+    await first.node.inventory.announce()
     await trio.sleep(10)
     assert [model["name"] for model in (await second.ask("models"))["models"]] == ["tiny"]
     error = await refusal(second, "model_rm", name="tiny")
@@ -145,7 +145,7 @@ async def test_a_model_whose_name_was_given_to_another_is_listed(world: World) -
     made = replace(real, config={**real.config, "max_position_embeddings": 77})
     root = (await library.save(made.encode())).root
     await library.set_name("tiny", root)
-    await node.node.holdings.announce()
+    await node.node.inventory.announce()
     found = {model["root"]: model["name"] for model in (await node.ask("models"))["models"]}
     assert found == {root: "tiny", old: old[:16]}
     gone = await node.ask("model_rm", name=old[:16], sure=True)

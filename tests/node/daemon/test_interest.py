@@ -63,7 +63,7 @@ async def test_pulled_model_adds_its_part_until_it_is_removed(world: World) -> N
     await trio.sleep(5)
     assert state.interest.kept == BASE | {plot}
     assert set(placements.get(root) or ()) == {first.peer}
-    second.node.compute.keeping._library = SimpleNamespace(roots=frozenset)  # type: ignore[assignment]
+    await second.node.library.remove(root)
     await trio.sleep(UNUSED_KEPT - 10)
     assert placements.get(root)
     await trio.sleep(20)

@@ -14,7 +14,7 @@ from shoal.dht.errors import ModelError
 from shoal.node.health import Health
 from shoal.node.http.backend import Backend
 from shoal.node.http.server import ApiServer
-from shoal.node.kept import KeptAnswers
+from shoal.node.resumable import ResumableAnswers
 from shoal.node.settings.config import DataFolder
 from shoal.tasks.inference.embedding import Embeddings, EmbedRequest
 from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
@@ -200,7 +200,7 @@ async def serving(
     backend = Backend(
         host=host,
         guard=guard,
-        kept=KeptAnswers(host, guard, alone=alone),
+        kept=ResumableAnswers(host, guard, alone=alone),
         generate=generate,
         embed=embed,
         names=lambda: ["tiny"],

@@ -14,6 +14,7 @@ import trio
 from shoal.node import defaults
 from shoal.node.errors import ControlError
 from shoal.node.http.server import CONDITION
+from shoal.node.http.stream import ClientStream
 from shoal.tasks.errors import NoRoute, Overloaded, PromptTooLong, SessionError
 from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
 from shoal.tasks.text.process import TextDelta
@@ -86,6 +87,22 @@ async def test_a_streamed_chat(tmp_path: Path) -> None:
     assert usage["choices"] == [] and usage["usage"]["total_tokens"] == 8
     assert all(piece["usage"] is None for piece in (first, *pieces, last))
     assert len({each["id"] for each in (first, *pieces, last, usage)}) == 1
+
+
+async def test_the_head_of_an_answer_leaves_with_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one piece, which wakes the client once."""
+    sent, send = list[bytes](), ClientStream.send_all
+
+    async def noted(self: ClientStream, data: bytes) -> None:
+        sent.append(bytes(data))
+        await send(self, data)
+
+    monkeypatch.setattr(ClientStream, "send_all", noted)
+    async with serving(tmp_path) as served:
+        await served.ask(served.post(STREAM))
+    assert sent[0].startswith(b"HTTP/1.1 200") and WORDS[0].encode() in sent[0]
 
 
 async def test_a_completion(tmp_path: Path) -> None:

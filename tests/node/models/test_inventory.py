@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from shoal.node.health import Health
-from shoal.node.models.inventory import NodeHoldings
+from shoal.node.models.inventory import Inventory
 from shoal.state.membership.record import ModelName
 
 SERVED, FETCHED, IDLE = "a" * 64, "b" * 64, "c" * 64
@@ -35,9 +35,9 @@ class Parts:
         self.published |= what
 
 
-def holdings(parts: Parts, said: list[str], health: Health | None = None) -> NodeHoldings:
+def holdings(parts: Parts, said: list[str], health: Health | None = None) -> Inventory:
     some = cast(Any, parts)
-    return NodeHoldings(some, some, some, some, some, health or Health(), said.append)
+    return Inventory(some, some, some, some, some, health or Health(), said.append)
 
 
 def test_served_and_fetched_roots_are_in_use() -> None:

@@ -7,7 +7,7 @@ from shoal.node.settings.values import (
     parse_api,
     parse_browsers,
     parse_count,
-    parse_device,
+    parse_devices,
     parse_disk,
     parse_layers,
     parse_libp2p_relay,
@@ -220,10 +220,16 @@ def test_libp2p_relay_without_port_or_peer_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:15", "xpu:1", "mps"])
 def test_device(text: str) -> None:
-    assert parse_device(text) == text
+    assert parse_devices(text) == (text,)
 
 
 @pytest.mark.parametrize("text", ["", "cuda:", "cuda:100", "CUDA:0", "cuda:0 ", "a", "x" * 20])
 def test_bad_device(text: str) -> None:
     with pytest.raises(BadSetting):
-        parse_device(text)
+        parse_devices(text)
+
+
+def test_several_devices() -> None:
+    assert parse_devices("cuda:0 cuda:1 cpu") == ("cuda:0", "cuda:1", "cpu")
+    with pytest.raises(BadSetting, match="17 devices are more than 16"):
+        parse_devices(" ".join(["cpu"] * 17))

@@ -72,7 +72,7 @@ class Peer:
     async def join(self, code: str) -> tuple[Link, Handed | None]:
         """Join like a daemon."""
         link, handed = await join(self.endpoint, decode(code), box_of(self.identity))
-        self.endpoint.admission = await self.credentials.adopt(handed)
+        self.endpoint.admit_by(await self.credentials.adopt(handed))
         await self.grouping.enter()
         return link, handed
 
@@ -183,13 +183,13 @@ async def test_revoked_node_learns_that_a_new_code_does_not_help(tmp_path: Path)
         await upkeep.management.revoke(peer)
         code = await inviter.code()
         back = f"`shoal group role {peer} ROLE`"
-        joiner.endpoint.admission = Invited(invitation_key(decode(code).secret))
+        joiner.endpoint.admit_by(Invited(invitation_key(decode(code).secret)))
         with pytest.raises(NodeError, match="has revoked this node") as raised:
             await join(joiner.endpoint, decode(code), b"b" * 32)
         assert raised.value.code == "invite-refused"
         assert "a new code does not help" in (raised.value.hint or "")
         assert back in (raised.value.hint or "")
-        joiner.endpoint.admission = joiner.credentials.admission(None)
+        joiner.endpoint.admit_by(joiner.credentials.admission(None))
         health = Health()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Bootstrap(HOST, joiner.dialer, health).run, [inviter.address], ())

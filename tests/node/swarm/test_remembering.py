@@ -41,9 +41,23 @@ def remembering(data: Path, swarm: Swarm, health: Health) -> Remembering:
     return Remembering(RealHost(), DataFolder(data), parts, parts, health)
 
 
+def remove_files(folder: Path) -> None:
+    for each in folder.rglob("*"):
+        if each.is_file():
+            each.unlink()
+
+
 async def test_linked_members_are_known_at_the_next_start(tmp_path: Path) -> None:
     assert await remembering(tmp_path, Swarm(), Health()).write()
     assert await remembering(tmp_path, Swarm(), Health()).known() == [PLACE]
+
+
+async def test_the_same_addresses_are_written_once(tmp_path: Path) -> None:
+    kept = remembering(tmp_path, Swarm(), Health())
+    assert await kept.write()
+    remove_files(tmp_path)
+    assert await kept.write()
+    assert await kept.known() == []
 
 
 @pytest.mark.parametrize("nobody", [Swarm(there=False), Swarm(linked=False)])

@@ -18,7 +18,7 @@ from shoal.netsim.disk.mount import BlockHandle
 from shoal.netsim.world import World
 from shoal.state import defaults
 from shoal.state.errors import BadOrder, StateError, StoreRefused
-from shoal.state.feeds.committer import DISK, FILE, Keeper
+from shoal.state.feeds.committer import DISK, FILE, Committer
 from shoal.state.feeds.entry import Entry, FeedName, Proof
 from shoal.state.feeds.stored import StoredFeed, verify
 from shoal.transport.errors import AlreadyLocked
@@ -80,15 +80,15 @@ class Lives:
     def _lost(self, names: Sequence[FeedName] | None) -> None:
         self.lost.append(None if names is None else list(names))
 
-    def keeper(self) -> Keeper:
-        return Keeper(self.host, FOLDER, trouble=self._trouble, lost=self._lost)
+    def committer(self) -> Committer:
+        return Committer(self.host, FOLDER, trouble=self._trouble, lost=self._lost)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Keeper]:
-        keeper = self.keeper()
+    async def running(self) -> AsyncIterator[Committer]:
+        committer = self.committer()
         async with trio.open_nursery() as nursery:
-            await nursery.start(lambda task_status: keeper.run(task_status=task_status))
-            yield keeper
+            await nursery.start(lambda task_status: committer.run(task_status=task_status))
+            yield committer
             nursery.cancel_scope.cancel()
 
 
@@ -105,15 +105,15 @@ def run(body: Body, *, seed: int = 1) -> Any:
     return world.run(main)
 
 
-async def everything(keeper: Keeper) -> list[StoredFeed]:
-    return [feed async for batch in keeper.load() for feed in batch]
+async def everything(committer: Committer) -> list[StoredFeed]:
+    return [feed async for batch in committer.load() for feed in batch]
 
 
-async def put_each(keeper: Keeper, entries: Sequence[Entry]) -> int:
+async def put_each(committer: Committer, entries: Sequence[Entry]) -> int:
     """Put entries one by one; return how many were stored before the first refusal."""
     for number, entry in enumerate(entries):
         try:
-            await keeper.put([entry])
+            await committer.put([entry])
         except StoreRefused:
             return number
     return len(entries)
@@ -121,14 +121,14 @@ async def put_each(keeper: Keeper, entries: Sequence[Entry]) -> int:
 
 def test_entries_survive_a_clean_restart() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
-            await keeper.put(chain(1, 3), own=True)
-            await keeper.put(chain(2, 2))
-            assert await keeper.entries(name(1), 1, 1) == sealed(chain(1, 3)[1:])
-        async with lives.running() as keeper:
-            assert [feed.name for feed in await everything(keeper)] == [name(1), name(2)]
-            await keeper.drop([identity(1).peer])
-            assert [feed.name for feed in await everything(keeper)] == [name(2)]
+        async with lives.running() as committer:
+            await committer.put(chain(1, 3), own=True)
+            await committer.put(chain(2, 2))
+            assert await committer.entries(name(1), 1, 1) == sealed(chain(1, 3)[1:])
+        async with lives.running() as committer:
+            assert [feed.name for feed in await everything(committer)] == [name(1), name(2)]
+            await committer.drop([identity(1).peer])
+            assert [feed.name for feed in await everything(committer)] == [name(2)]
         assert not lives.told and not lives.lost
 
     run(body)
@@ -138,26 +138,26 @@ def test_committed_entries_survive_a_crash() -> None:
     async def body(lives: Lives) -> None:
         for life in range(8):
             entries = chain(1, 30, epoch=life + 1)
-            async with lives.running() as keeper:
+            async with lives.running() as committer:
                 async with trio.open_nursery() as nursery:
                     done = [0]
-                    nursery.start_soon(_count_puts, keeper, entries, done)
+                    nursery.start_soon(_count_puts, committer, entries, done)
                     await trio.sleep(0.004 + 0.003 * life)
                     nursery.cancel_scope.cancel()
                 acknowledged = done[0]
                 lives.crash()
             assert 0 < acknowledged < 30
-            async with lives.running() as keeper:
-                (feed,) = await everything(keeper)
+            async with lives.running() as committer:
+                (feed,) = await everything(committer)
                 assert len(feed.entries) >= acknowledged and verify(feed)
                 assert feed.name == name(1) and feed.head.epoch == life + 1
 
     run(body)
 
 
-async def _count_puts(keeper: Keeper, entries: Sequence[Entry], done: list[int]) -> None:
+async def _count_puts(committer: Committer, entries: Sequence[Entry], done: list[int]) -> None:
     for entry in entries:
-        await keeper.put([entry], own=True)
+        await committer.put([entry], own=True)
         done[0] += 1
 
 
@@ -165,29 +165,29 @@ def test_a_disk_without_real_syncs_loses_committed_entries() -> None:
     """Control: the test above depends on the sync."""
 
     async def body(lives: Lives) -> bool:
-        async with lives.running() as keeper:
-            await keeper.put(chain(1, 1))
+        async with lives.running() as committer:
+            await committer.put(chain(1, 1))
             lives.disk.lost_syncs = True
-            await keeper.put(chain(2, 1))
+            await committer.put(chain(2, 1))
             lives.crash()
-        async with lives.running() as keeper:
-            return len(await everything(keeper)) < 2
+        async with lives.running() as committer:
+            return len(await everything(committer)) < 2
 
     assert any(run(body, seed=seed) for seed in range(8))
 
 
 def test_concurrent_changes_are_committed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(lives: Lives) -> tuple[float, float]:
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             began = lives.host.now()
-            await keeper.put(chain(1, 1))
+            await committer.put(chain(1, 1))
             alone = lives.host.now() - began
             began = lives.host.now()
             async with trio.open_nursery() as nursery:
                 for number in range(2, 202):
-                    nursery.start_soon(keeper.put, chain(number, 1))
+                    nursery.start_soon(committer.put, chain(number, 1))
             together = lives.host.now() - began
-            assert len(await everything(keeper)) == 201
+            assert len(await everything(committer)) == 201
             return alone, together
 
     alone, together = run(body)
@@ -199,47 +199,47 @@ def test_concurrent_changes_are_committed_together(monkeypatch: pytest.MonkeyPat
 
 def test_an_entry_out_of_order_fails_only_its_caller() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(keeper.put, chain(1, 2))
+                nursery.start_soon(committer.put, chain(1, 2))
                 with pytest.raises(BadOrder):
-                    await keeper.put(chain(2, 2)[1:])
-            assert [feed.name for feed in await everything(keeper)] == [name(1)]
+                    await committer.put(chain(2, 2)[1:])
+            assert [feed.name for feed in await everything(committer)] == [name(1)]
 
     run(body)
 
 
 def test_a_cancelled_keeper_commits_queued_changes() -> None:
     async def body(lives: Lives) -> None:
-        keeper = lives.keeper()
+        committer = lives.committer()
         async with trio.open_nursery() as outer:
             async with trio.open_nursery() as nursery:
-                await nursery.start(lambda task_status: keeper.run(task_status=task_status))
+                await nursery.start(lambda task_status: committer.run(task_status=task_status))
                 for number in range(1, 50):
-                    outer.start_soon(keeper.put, chain(number, 1))
+                    outer.start_soon(committer.put, chain(number, 1))
                 await trio.sleep(0.001)
                 nursery.cancel_scope.cancel()
         with pytest.raises(trio.ClosedResourceError):
-            await keeper.put(chain(99, 1))
+            await committer.put(chain(99, 1))
         with pytest.raises(trio.ClosedResourceError):
-            await keeper.entries(name(1), 1, 0)
-        async with lives.running() as keeper:
-            assert len(await everything(keeper)) == 49
+            await committer.entries(name(1), 1, 0)
+        async with lives.running() as committer:
+            assert len(await everything(committer)) == 49
 
     run(body)
 
 
 def test_a_cancelled_put_stops_no_other() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             for number in range(1, 20):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(keeper.put, chain(number, 2))
+                    nursery.start_soon(committer.put, chain(number, 2))
                     with trio.move_on_after(number * 0.0002):
-                        await keeper.put(chain(100 + number, 2))
+                        await committer.put(chain(100 + number, 2))
                     with trio.move_on_after(number * 0.0002):
-                        await keeper.entries(name(number), 1, 0)
-            found = {feed.name for feed in await everything(keeper)}
+                        await committer.entries(name(number), 1, 0)
+            found = {feed.name for feed in await everything(committer)}
             assert {name(number) for number in range(1, 20)} <= found
 
     run(body)
@@ -249,22 +249,22 @@ def test_a_cancelled_put_stops_no_other() -> None:
 def test_a_refusing_disk_stops_only_own_entries(fault: str) -> None:
     async def body(lives: Lives) -> None:
         entries = chain(1, 6)
-        async with lives.running() as keeper:
-            await keeper.put(entries[:2])
+        async with lives.running() as committer:
+            await committer.put(entries[:2])
             begin(lives, fault)
             with pytest.raises(StoreRefused) as raised:
-                await keeper.put(chain(9, 1, size=20_000), own=True)
+                await committer.put(chain(9, 1, size=20_000), own=True)
             assert raised.value.code == ("disk-full" if fault == "full" else "disk-error")
             assert lives.troubles[DISK].code == raised.value.code
-            await keeper.put(entries[2:4])
-            await keeper.put(entries[4:])
+            await committer.put(entries[2:4])
+            await committer.put(entries[4:])
             if fault != "failing":  # then the rest cannot be read either
-                assert await keeper.entries(name(1), 1, 0) == sealed(entries), "from memory"
+                assert await committer.entries(name(1), 1, 0) == sealed(entries), "from memory"
             proof = Proof.of(chain(3, 1)[0], chain(3, 1, salt=b"x")[0])
-            await keeper.put_proof(proof)
-            assert await keeper.proof(name(3)) == proof
+            await committer.put_proof(proof)
+            assert await committer.proof(name(3)) == proof
             with pytest.raises(StoreRefused):
-                await keeper.put(chain(9, 1), own=True)
+                await committer.put(chain(9, 1), own=True)
             await trio.sleep(3 * defaults.REFUSED_PAUSE)
             assert DISK in lives.troubles
             lives.empty()
@@ -272,14 +272,14 @@ def test_a_refusing_disk_stops_only_own_entries(fault: str) -> None:
             lives.disk.read_only = False
             await trio.sleep(2 * defaults.REFUSED_PAUSE)
             assert not lives.troubles, "it recovers by itself"
-            await keeper.put(chain(9, 1), own=True)
+            await committer.put(chain(9, 1), own=True)
         code = raised.value.code
         assert lives.told == [(DISK, code), (DISK, "")], "reported once each"
-        async with lives.running() as keeper:
-            found = {feed.name: feed.entries for feed in await everything(keeper)}
+        async with lives.running() as committer:
+            found = {feed.name: feed.entries for feed in await everything(committer)}
             assert found[name(1)] == tuple(sealed(entries))
             assert found[name(9)] == tuple(sealed(chain(9, 1)))
-            assert await keeper.proof(name(3)) == proof
+            assert await committer.proof(name(3)) == proof
 
     run(body)
 
@@ -298,27 +298,27 @@ def test_memory_is_bounded_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatc
 
     async def body(lives: Lives) -> None:
         entries = chain(1, 30, kind="jobs", size=20_000)
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             lives.fill()
-            kept = await put_each(keeper, entries)
+            kept = await put_each(committer, entries)
             assert 5 < kept < 11
             lives.empty()
             await trio.sleep(2 * defaults.REFUSED_PAUSE)
-            await keeper.put(entries[kept:])
-            assert len(await keeper.entries(name(1, "jobs"), 1, 0)) == 30
+            await committer.put(entries[kept:])
+            assert len(await committer.entries(name(1, "jobs"), 1, 0)) == 30
 
     run(body)
 
 
 def test_changes_in_memory_only_are_lost_with_the_run() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
-            await keeper.put(chain(1, 2))
+        async with lives.running() as committer:
+            await committer.put(chain(1, 2))
             lives.fill()
-            await keeper.put(chain(2, 2, size=50_000, kind="jobs"))
+            await committer.put(chain(2, 2, size=50_000, kind="jobs"))
         lives.empty()
-        async with lives.running() as keeper:
-            assert [feed.name for feed in await everything(keeper)] == [name(1)]
+        async with lives.running() as committer:
+            assert [feed.name for feed in await everything(committer)] == [name(1)]
 
     run(body)
 
@@ -332,18 +332,18 @@ def test_a_damaged_file_is_moved_aside(how: str) -> None:
     }
 
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             for number in range(1, 30):
-                await keeper.put(chain(number, 3))
+                await committer.put(chain(number, 3))
         lives.spoil(FILE_PATH, changes[how])
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             assert lives.troubles[FILE].code == "store-damaged"
             assert lives.lost == [None]
-            assert await everything(keeper) == []
-            await keeper.put(chain(1, 3), own=True)
+            assert await everything(committer) == []
+            await committer.put(chain(1, 3), own=True)
         assert lives.host.files.size(FOLDER / "state.db.damaged")
-        async with lives.running() as keeper:
-            assert len(await everything(keeper)) == 1
+        async with lives.running() as committer:
+            assert len(await everything(committer)) == 1
         assert len(lives.told) == 1
 
     run(body)
@@ -351,16 +351,16 @@ def test_a_damaged_file_is_moved_aside(how: str) -> None:
 
 def test_damage_found_while_running_is_moved_aside_too() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             for number in range(1, 200):
-                await keeper.put(chain(number, 3, kind="jobs", size=9000))
-        async with lives.running() as keeper:  # not all of it is in SQLite's own memory
+                await committer.put(chain(number, 3, kind="jobs", size=9000))
+        async with lives.running() as committer:  # not all of it is in SQLite's own memory
             lives.spoil(FILE_PATH, lambda content: content[:4096] + b"\xff" * (len(content) - 4096))
-            await everything(keeper)
+            await everything(committer)
             assert lives.lost == [None] and FILE in lives.troubles
-            assert await everything(keeper) == []
-            await keeper.put(chain(1, 3), own=True)
-            assert len(await everything(keeper)) == 1
+            assert await everything(committer) == []
+            await committer.put(chain(1, 3), own=True)
+            assert len(await everything(committer)) == 1
 
     run(body)
 
@@ -376,33 +376,33 @@ def test_a_bad_block_counts_as_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockHandle, "read", read)
 
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             for number in range(1, 200):
-                await keeper.put(chain(number, 3, kind="jobs", size=9000))
-        async with lives.running() as keeper:
+                await committer.put(chain(number, 3, kind="jobs", size=9000))
+        async with lives.running() as committer:
             bad[0] = True
-            await everything(keeper)
+            await everything(committer)
             assert lives.lost == [None] and FILE in lives.troubles
             bad[0] = False
-            await keeper.put(chain(1, 3), own=True)
-            assert len(await everything(keeper)) == 1
+            await committer.put(chain(1, 3), own=True)
+            assert len(await everything(committer)) == 1
 
     run(body)
 
 
 def test_damaged_feeds_are_dropped_and_reported() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
-            await keeper.put(chain(1, 3))
-            await keeper.put(chain(2, 3))
+        async with lives.running() as committer:
+            await committer.put(chain(1, 3))
+            await committer.put(chain(2, 3))
         database = lives.host.files.database(FOLDER / "state.db")
         database.run("UPDATE entries SET sum = zeroblob(8) WHERE id < 2 << 24")
         database.close()
-        async with lives.running() as keeper:
-            assert [feed.name for feed in await everything(keeper)] == [name(2)]
+        async with lives.running() as committer:
+            assert [feed.name for feed in await everything(committer)] == [name(2)]
             assert lives.lost == [[name(1)]]
-            await keeper.put(chain(1, 3))
-            assert len(await everything(keeper)) == 2
+            await committer.put(chain(1, 3))
+            assert len(await everything(committer)) == 2
         assert not lives.told
 
     run(body)
@@ -410,18 +410,18 @@ def test_damaged_feeds_are_dropped_and_reported() -> None:
 
 def test_reading_a_damaged_feed_returns_nothing() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
-            await keeper.put(chain(1, 3))
-            await keeper.put_proof(Proof.of(chain(2, 1)[0], chain(2, 1, salt=b"x")[0]))
+        async with lives.running() as committer:
+            await committer.put(chain(1, 3))
+            await committer.put_proof(Proof.of(chain(2, 1)[0], chain(2, 1, salt=b"x")[0]))
         database = lives.host.files.database(FOLDER / "state.db")
         database.run("UPDATE entries SET sum = zeroblob(8)")
         database.run("UPDATE proofs SET first = zeroblob(8)")
         database.close()
-        async with lives.running() as keeper:
-            assert await keeper.entries(name(1), 1, 0) == []
-            assert await keeper.proof(name(2)) is None
+        async with lives.running() as committer:
+            assert await committer.entries(name(1), 1, 0) == []
+            assert await committer.proof(name(2)) is None
             assert lives.lost == [[name(1)], [name(2)]]
-            assert await everything(keeper) == []
+            assert await everything(committer) == []
 
     run(body)
 
@@ -434,8 +434,8 @@ def test_a_store_that_cannot_be_opened_is_reported_at_the_start() -> None:
                 pass
         assert raised.group_contains(StoreRefused)
         lives.disk.read_only = False
-        async with lives.running() as keeper:
-            await keeper.put(chain(1, 1))
+        async with lives.running() as committer:
+            await committer.put(chain(1, 1))
             with pytest.raises(BaseExceptionGroup) as raised:
                 async with lives.running():
                     pass
@@ -446,13 +446,13 @@ def test_a_store_that_cannot_be_opened_is_reported_at_the_start() -> None:
 
 def test_free_space_goes_back_to_the_disk() -> None:
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             for number in range(1, 101):
-                await keeper.put(chain(number, 1, kind="jobs", size=50_000))
+                await committer.put(chain(number, 1, kind="jobs", size=50_000))
             full = lives.disk.used
-            await keeper.drop([identity(number).peer for number in range(1, 91)])
+            await committer.drop([identity(number).peer for number in range(1, 91)])
             await trio.sleep(10)
-            await keeper.put(chain(1, 1))
+            await committer.put(chain(1, 1))
         assert lives.disk.used < full / 5
 
     run(body)
@@ -465,15 +465,15 @@ def test_store_on_the_real_disk(tmp_path: Path) -> None:
 async def _on_the_real_disk(tmp_path: Path) -> None:
     host, lost = RealHost(), list[object]()
     for _ in range(2):
-        keeper = Keeper(host, tmp_path / "state", trouble=lambda *_: None, lost=lost.append)
+        committer = Committer(host, tmp_path / "state", trouble=lambda *_: None, lost=lost.append)
         async with trio.open_nursery() as nursery:
             await nursery.start(
-                lambda task_status, keeper=keeper: keeper.run(task_status=task_status)
+                lambda task_status, committer=committer: committer.run(task_status=task_status)
             )
-            await keeper.put(chain(1, 3))
+            await committer.put(chain(1, 3))
             async with trio.open_nursery() as puts:
                 for number in range(2, 20):
-                    puts.start_soon(keeper.put, chain(number, 2))
-            assert len(await everything(keeper)) == 19
+                    puts.start_soon(committer.put, chain(number, 2))
+            assert len(await everything(committer)) == 19
             nursery.cancel_scope.cancel()
     assert not lost

@@ -10,7 +10,7 @@ import trio
 
 from shoal.state import defaults
 from shoal.state.errors import FeedFull, GroupRefused
-from shoal.state.feeds.committer import KeptArchive
+from shoal.state.feeds.committer import DiskArchive
 from shoal.state.feeds.digest import Plot
 from shoal.state.group.facts import (
     GROUP,
@@ -151,7 +151,7 @@ def test_a_restart_shows_no_entries_beyond_the_end(
 
             async def refused(*_: Any) -> None: ...
 
-            monkeypatch.setattr(KeptArchive, "cut", refused)
+            monkeypatch.setattr(DiskArchive, "cut", refused)
         swarm.connect(first, second)
         await until(lambda: third.identity.peer not in second.roles)
         await until(lambda: first.digest(third) == second.digest(third))

@@ -190,7 +190,7 @@ async def test_the_end_of_a_member_three_links_away_shows_at_once(
     one, _, last, dead = await chain(net)
     if not told:  # control
         monkeypatch.setattr(Followers, "lost", lambda *_: {})
-    known = one.directory._probing.liveness._watched[dead.peer]
+    known = one.directory.probing.liveness._watched[dead.peer]
     while known.proved < trio.current_time() - 0.5:  # noqa: ASYNC110
         await trio.sleep(0.1)  # until no check is due soon
     silence(dead)
@@ -226,7 +226,7 @@ async def test_a_stranger_follows_nobody(
         asker = other.peer
     question = encode_find(1, bytes(defaults.NONCE_BYTES), True, [member.peer])
     assert isinstance(await carrier.endpoint.serve(asker, "live.find", question), Reply)
-    told = carrier.directory._probing._followers.lost(last.peer, -math.inf)
+    told = carrier.directory.probing._followers.lost(last.peer, -math.inf)
     assert (asker in told) == (not stranger)
 
 
@@ -236,11 +236,11 @@ async def test_followers_are_told_a_limited_number_of_times(
 ) -> None:
     """A witness withdraws and repeats its report again and again."""
     one, carrier, liar, member = nodes = await chain(net)
-    carrier.directory._probing._passed = Rates(Rate(5.0, 0.0))
+    carrier.directory.probing.rates.alarms = Rates(Rate(5.0, 0.0))
     told = counted(nodes, "live.lost")
     link: Any = liar.endpoint.all_links[carrier.peer]
     for _ in range(20):
-        carrier.directory._probing._follows(one.peer, member.peer, liar.peer)
+        carrier.directory.probing._follows(one.peer, member.peer, liar.peer)
         for has, lost in (([member.peer], []), ([], [member.peer])):
             body = msgpack.packb([False, has, lost])
             link.post("live.links", payload=body, priority=Priority.CONTROL)

@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from shoal.state import defaults
-from shoal.state.membership.gathering import WitnessQuestions, climb, tree
+from shoal.state.membership.gathering import WitnessQuestions, merkle_root, tree
 from shoal.transport.identity import PeerId
 
 
@@ -17,10 +17,12 @@ def numbers(count: int) -> list[bytes]:
 def test_a_short_path_leads_from_each_nonce_to_the_root(count: int) -> None:
     found = numbers(count)
     top, paths = tree(found)
-    assert [climb(number, path) for number, path in zip(found, paths, strict=True)] == [top] * count
+    assert [merkle_root(number, path) for number, path in zip(found, paths, strict=True)] == [
+        top
+    ] * count
     assert max(map(len, paths)) <= (count - 1).bit_length()
     other = numbers(count + 1)[-1]
-    assert all(climb(other, path) != top for path in paths)
+    assert all(merkle_root(other, path) != top for path in paths)
 
 
 def test_the_longest_path_is_accepted() -> None:
@@ -40,7 +42,11 @@ def test_questions_are_gathered_for_a_moment() -> None:
     assert gathering.take(10.4) is None
     assert gathering.take(gathering.due) is first[0]
     assert set(first[0].peers) == {"a", "b"}
-    assert first[0].close() == climb(one, first[0].paths[0]) == climb(two, first[0].paths[1])
+    assert (
+        first[0].close()
+        == merkle_root(one, first[0].paths[0])
+        == merkle_root(two, first[0].paths[1])
+    )
     assert gathering.take(1e9) is None, "nothing waits"
 
 

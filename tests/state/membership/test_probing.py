@@ -346,7 +346,7 @@ async def test_an_old_signature_over_other_nonces_is_no_proof(
     liar, dead = nodes[0], nodes[-1]
     old = dead.identity.sign(probing.DOMAIN, NONCE)
     if not climbed:  # control: the asker does not check that its nonce leads to the signed root
-        monkeypatch.setattr(probing, "climb", lambda *_: NONCE)
+        monkeypatch.setattr(probing, "merkle_root", lambda *_: NONCE)
     silence(dead)
 
     def answer(call: Call) -> Reply:
@@ -419,7 +419,7 @@ def test_the_addresses_of_one_home_count_as_one_witness() -> None:
 async def test_two_batches_may_be_due_at_once(net: FakeNet, autojump_clock: MockClock) -> None:
     """One batch has new members, the other one others. Both are asked for their proofs in time."""
     hub, one, two = await star(net, 1, 2)
-    probing_hub, now = hub.directory._probing, trio.current_time()
+    probing_hub, now = hub.directory.probing, trio.current_time()
     batches = [Gathered(now), Gathered(now)]
     for batch, peer in zip(batches, (one.peer, two.peer), strict=True):
         batch.numbers.append(NONCE)

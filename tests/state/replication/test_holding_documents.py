@@ -1,7 +1,7 @@
 """The cache of documents in memory keeps its limits."""
 
 from shoal.state.feeds.feed import Feed
-from shoal.state.replication.holding import Documents
+from shoal.state.replication.replicafeeds import Documents
 from tests.state.fake_feeds import MEMBER, Writer
 
 FAR = 2**30

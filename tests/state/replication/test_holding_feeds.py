@@ -8,7 +8,7 @@ from shoal.state.feeds.digest import Digest
 from shoal.state.feeds.entry import FeedName, Head
 from shoal.state.feeds.feed import NOWHERE, Feed
 from shoal.state.replication.ends import Ends
-from shoal.state.replication.holding import Feeds
+from shoal.state.replication.replicafeeds import Feeds
 from tests.state.fake_feeds import MEMBER, Writer
 
 A = Writer(2)

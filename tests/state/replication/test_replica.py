@@ -14,9 +14,9 @@ from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
 from shoal.state.feeds.kinds import all_parts
 from shoal.state.replication.authors import Authors, AuthorsChange
 from shoal.state.replication.gossip import Item, told
-from shoal.state.replication.holding import Watcher
 from shoal.state.replication.interest import Interest
 from shoal.state.replication.replica import Replica, Taken
+from shoal.state.replication.replicafeeds import Watcher
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.views.views import Views
 from shoal.transport.identity import PeerId, peer_id_of

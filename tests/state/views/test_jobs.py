@@ -94,7 +94,7 @@ def test_claims_may_come_before_their_job_and_stay_after() -> None:
     assert standing(view, JOB.id).state is JobState.UNKNOWN
     assert list(view.claims_by(LOW)) == [claim]
     view.changed(*no_more(a_claim(claim)))
-    assert view.get(JOB.id) is None and not view._entries
+    assert view.get(JOB.id) is None and not view.entries
     assert not any(view.all_in(state) for state in KNOWN)
 
 
@@ -167,7 +167,7 @@ def test_malformed_jobs_are_refused(change: dict[str, Any]) -> None:
 def test_malformed_claims_are_refused(key: str, value: dict[str, Any]) -> None:
     view = Jobs()
     view.changed(FeedName(LOW, "claims", 0), key, value)
-    assert view.bad == 1 and not view._entries
+    assert view.bad == 1 and not view.entries
 
 
 def test_numbers_are_clamped() -> None:
@@ -186,7 +186,7 @@ def test_numbers_are_clamped() -> None:
 def shown(view: Jobs) -> dict[str, tuple[JobState, PeerId | None, int]]:
     """Return the state of all jobs in a view, after checking that its indexes agree."""
     found = {}
-    for job in view._entries:
+    for job in view.entries:
         one = standing(view, job)
         assert [state for state in KNOWN if job in view.all_in(state)] == (
             [one.state] if one.job else []
@@ -290,7 +290,7 @@ def test_frequent_changes_of_a_claim_take_no_memory() -> None:
     for turn in range(5_000):
         for peer in (LOW, HIGH):
             view.changed(*a_claim(new_claim(peer, JOB.id, 1 + turn % 7, step=turn)))
-    entry = view._entries[JOB.id]
+    entry = view.entries[JOB.id]
     assert len(entry.heap) + len(entry.refused) <= 2 * 2 + 8 + 1
 
 

@@ -220,7 +220,7 @@ class Driver:
     def request(self, name: str, *fields: object, payload: Buffer = b"") -> tuple[Any, ...]:
         """The reply's header without its number, and its payload."""
         if name == "open":  # not of the machine's own gateway, not packed, and exact, unless given
-            fields = (*fields, *(False, False, True, None)[len(fields) - 8 :])
+            fields = (*fields, *(False, False, True, None, "")[len(fields) - 8 :])
         with torch.inference_mode():
             self.core.handle((name, 1, *fields), memoryview(bytearray(payload)))
         header, data = self.frames.pop()
@@ -229,7 +229,7 @@ class Driver:
     @property
     def shard(self) -> LoadedShard:
         """The shard that was loaded first."""
-        return self.core._shards[0]
+        return self.core.shards[0]
 
     def open(
         self, name: bytes, tokens: int = 64, shard: int = 0, *, adapter: str = "",

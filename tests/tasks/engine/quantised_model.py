@@ -18,7 +18,7 @@ def quantised(made: Checkpoint, layouts: Layouts, folder: Path) -> Checkpoint:
     """Quantise the weights of a checkpoint, and load what they stand for into transformers."""
     tensors, stored = list[TensorSource](), dict[str, torch.Tensor]()
     for source in made.tensors:
-        role, tensor = source.roles[0], _read(source)
+        role, tensor = source.roles[0], read(source)
         layout = layouts.of(role, tuple(tensor.shape))
         if layout is None:
             tensors.append(source)
@@ -36,7 +36,7 @@ def quantised(made: Checkpoint, layouts: Layouts, folder: Path) -> Checkpoint:
     return replace(made, model=model, config=config, tensors=tuple(tensors))
 
 
-def _read(source: TensorSource) -> torch.Tensor:
+def read(source: TensorSource) -> torch.Tensor:
     dtypes = {name: dtype for dtype, name in NAMES.items()}
     data = bytearray(b"".join(Path(path).read_bytes() for path in source.chunks))
     return torch.frombuffer(data, dtype=dtypes[source.dtype]).view(source.shape)

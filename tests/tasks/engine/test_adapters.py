@@ -351,7 +351,7 @@ def test_the_scheduler_counts_the_time_of_an_adapter(
     worker = ready(driver, tiny, tmp_path, adapter)
     worker.open(b"plain")
     worker.open(b"adapted", adapter=adapter.root)
-    plain, adapted = (each.share for each in worker.core._sessions.values())
+    plain, adapted = (each.share for each in worker.core.sessions.values())
     assert plain.adapter is None and plain.row == worker.shard.costs.row
     costs = adapted.adapter
     assert costs.fixed + costs.row > 0

@@ -128,7 +128,7 @@ def opened(worker: Any, name: bytes, tokens: int, prompt: Sequence[int], owner: 
 
 def blocks_are_counted(worker: Any) -> None:
     """Compare what the pool says with what the sessions' tables have."""
-    pool, sessions = worker.shard.pool, worker.core._sessions.values()
+    pool, sessions = worker.shard.pool, worker.core.sessions.values()
     tables = [each.table for each in sessions if each.shard is worker.shard]
     for table in tables:
         runs = [range(first, first + count) for first, count in table.runs]
@@ -307,8 +307,8 @@ def poisoned(shard: Any, driver: Any, costs: StepCosts, blocks: int = 0) -> Any:
     """Return a worker in which one token's embedding is not finite."""
     worker = worker_of(shard, driver, costs, blocks)
     with torch.inference_mode():
-        worker.shard.compute._embedding = worker.core._shards[0].compute._embedding.clone()
-        worker.shard.compute._embedding[POISON] = float("nan")
+        worker.shard.compute.embedding = worker.core.shards[0].compute.embedding.clone()
+        worker.shard.compute.embedding[POISON] = float("nan")
     return worker
 
 

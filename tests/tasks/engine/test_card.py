@@ -53,6 +53,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> ComputeDevice:
     if CARD:
         return ComputeDevice("cuda:0")
     monkeypatch.setattr(quantised, "linear_of", lambda weight, bias, **_: plain(weight, bias))
+    # The interpreter computes at once, and torch would not know what to wait for.
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
     made = ComputeDevice("cpu")
     made.is_cpu = False
     return made
@@ -123,7 +125,12 @@ def test_a_prompt_in_parts_is_the_same(
             )
             for first, end in ((0, cut), (cut, SIZE))
         )
-        assert found == bytes(expected)
+        if CARD:
+            assert found == bytes(expected)
+        else:  # numpy, with which the interpreter multiplies, is not the same for any rows
+            ours, theirs = (torch.frombuffer(bytearray(x), dtype=torch.float32)
+                            for x in (found, bytes(expected)))  # fmt: skip
+            assert torch.allclose(ours, theirs, atol=1e-4)
 
 
 def test_logits_are_those_of_transformers(checkpoint: Any, chain: Any, on_card: None) -> None:

@@ -389,6 +389,8 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
         (("g", False, bytes(17), 0, None, ""), b""),
         (("g", False, b"", 0, None, 7), b""),
         (("g", False, b"", 0, None, "", 1), b""),
+        (("g", False, b"", 0, None, "", False, False, True, None, 7), b""),
+        (("g", False, b"", 0, None, "", False, False, True, None, "x" * 65), b""),
         (("g", False, b"", 0, None, ""), bytes(15)),
         (("g", False, b"", 0, None, ""), bytes(17)),
     ],

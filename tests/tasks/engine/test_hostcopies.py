@@ -67,10 +67,10 @@ def copies_are_counted(worker: Any) -> None:
     """Compare what is counted with what the sessions have. Blocks are counted apart."""
     blocks_are_counted(worker)
     assert worker.shard.pool.promised == sum(
-        each.table.promised for each in worker.core._sessions.values()
+        each.table.promised for each in worker.core.sessions.values()
     )
     sizes = 0
-    for each in worker.core._sessions.values():
+    for each in worker.core.sessions.values():
         if each.copy is not None:
             assert not each.table.blocks and not each.table.promised
             assert each.copy.size == each.table.length * worker.shard.token_bytes
@@ -235,7 +235,7 @@ def test_a_session_waits_for_blocks_only_so_long(
     assert worker.core.runner.find(first).busy and worker.core.runner.find(first).copy
     now[0] += HOST_WAIT_S
     worker.step()
-    assert first not in worker.core._sessions and copies(worker).used == 0
+    assert first not in worker.core.sessions and copies(worker).used == 0
     (failed,) = [each for each in worker.events() if isinstance(each, FailedEvent)]
     assert failed.session == first and failed.code == "preempted"
 

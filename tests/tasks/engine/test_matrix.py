@@ -10,27 +10,28 @@ from shoal.tasks.engine.families import families, supported
 from shoal.tasks.engine.families.reader import JsonReader
 from shoal.tasks.engine.layouts import INT4, INT8
 from tests.marks import in_ci
+from tests.tasks.engine import test_card
 from tests.tasks.engine.quantised_model import fitting_of, quantised
 from tests.tasks.engine.test_llama import CASES, TOKENS, close, differs_at_ties_only
 
 COMBINATIONS = [
-    (each.architecture, each.device, precision)
+    (each.architecture, precision)
     for each in supported()
     for precision in each.precisions
+    if each.device == "cpu"
 ]
 
 
 @pytest.mark.parametrize(
-    ("architecture", "device", "precision"),
+    ("architecture", "precision"),
     # test_llama.py compares the logits of float32 with fewer shards and more
-    [each for each in COMBINATIONS if each[2] != "float32"]
-    + in_ci(*(each for each in COMBINATIONS if each[2] == "float32")),
+    [each for each in COMBINATIONS if each[1] != "float32"]
+    + in_ci(*(each for each in COMBINATIONS if each[1] == "float32")),
 )
 def test_each_combination_gives_the_logits_of_transformers(
-    architecture: str, device: str, precision: str, request: pytest.FixtureRequest, tmp_path: Path
+    architecture: str, precision: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     checkpoint, chain = (request.getfixturevalue(name) for name in ("checkpoint", "chain"))
-    assert device == "cpu", "another device needs a case of its own"
     cases = [case for case in CASES.values() if f"{case[0]}ForCausalLM" == architecture]
     assert cases, f"no case in test_llama.py has the family {architecture}"
     family, config = cases[0]
@@ -44,6 +45,14 @@ def test_each_combination_gives_the_logits_of_transformers(
         assert close(ours, theirs)
     else:
         assert differs_at_ties_only(ours, theirs)
+
+
+def test_what_is_listed_for_cards_is_tested_there() -> None:
+    """test_card.py, in float32 (on a card, or in Triton's interpreter)."""
+    listed = {each.architecture: each.precisions for each in supported() if each.device == "cuda"}
+    tested = {f"{name}ForCausalLM": ("float32",) for name in test_card.FAMILIES}
+    assert {kind: each for kind, each in listed.items() if each} == tested
+    assert listed.keys() == families().keys()
 
 
 def test_each_module_of_a_family_is_found() -> None:

@@ -1,8 +1,10 @@
 """Native kernels against torch, for each instruction set of this machine."""
 
 import platform
+import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,8 +19,10 @@ from shoal.tasks.engine.families import architecture, shapes
 from shoal.tasks.engine.interface import DType, LoadShard
 from shoal.tasks.engine.kernels import VARIABLE, library_path
 from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
+from shoal.tasks.engine.layouts import LAYOUTS
 from shoal.tasks.engine.shard import Piece
 from tests.marks import in_ci
+from tests.tasks.engine import quantised_model
 from tests.tasks.engine.test_products import quantised
 
 PATH = library_path()
@@ -160,10 +164,27 @@ SOME = [("plain", "float32"), ("norms", "bfloat16"), ("window", "float32")]
 SOME += [("many heads", "bfloat16")]
 BOTH = [(case, dtype) for case in CASES for dtype in ("float32", "bfloat16")]
 STEPS = SOME + in_ci(*(each for each in BOTH if each not in SOME))
+# Matrices of whole groups alone are quantised, so every product of these shapes is.
+WIDE = {"hidden_size": 64, "intermediate_size": 96}
+SOME = [("int8/32", "float32"), ("int4/32", "bfloat16")]
+BOTH = [(layout, dtype) for layout in LAYOUTS for dtype in ("float32", "bfloat16")]
+QUANTISED = SOME + in_ci(*(each for each in BOTH if each not in SOME))
 
 
 def text(seed: int, count: int) -> list[int]:
-    return [Random(seed).randrange(101) for _ in range(count)]
+    random = Random(seed)
+    return [random.randrange(101) for _ in range(count)]
+
+
+def logits_of(made: Any, dtype: DType, monkeypatch: pytest.MonkeyPatch, found: Any) -> torch.Tensor:
+    """The logits of a prompt of 70 tokens and of 30 single ones after it."""
+    one, tokens = compute(made.shard(dtype=dtype), monkeypatch, found), text(3, 100)
+    with computing():
+        session = Session(one, BlockPool(40), tokens)
+        rows = [one.forward([session.piece(0, 70)])[0]]
+        rows += [one.forward([session.piece(i, i + 1)])[0] for i in range(70, 100)]
+        out: torch.Tensor = one.logits(torch.cat(rows))
+        return out.double()
 
 
 @pytest.mark.parametrize(("case", "dtype"), STEPS)
@@ -172,32 +193,47 @@ def test_steps_are_those_of_torch(
 ) -> None:
     family, config = CASES[case]
     made = checkpoint(family, **LONG, **config, dtype=getattr(torch, dtype))
-    tokens = text(3, 100)
-
-    def run(found: Kernels | None, dtype: DType) -> torch.Tensor:
-        one = compute(made.shard(dtype=dtype), monkeypatch, found)
-        with computing():
-            session = Session(one, BlockPool(40), tokens)
-            rows = [one.forward([session.piece(0, 70)])[0]]
-            rows += [one.forward([session.piece(i, i + 1)])[0] for i in range(70, 100)]
-            out: torch.Tensor = one.logits(torch.cat(rows))
-            return out
-
-    reference = run(None, "float32").double()
-    ours = relative(run(kernels, dtype), reference)
+    reference = logits_of(made, "float32", monkeypatch, None)
+    ours = relative(logits_of(made, dtype, monkeypatch, kernels), reference)
     if dtype == "float32":
-        assert ours < 1e-5
+        assert ours < 3e-5
     else:  # at most as far from the exact result as torch, which rounds more often
-        assert ours < 1.1 * relative(run(None, dtype), reference)
+        assert ours < 1.1 * relative(logits_of(made, dtype, monkeypatch, None), reference)
 
 
-@pytest.mark.parametrize(("case", "dtype"), STEPS)
-def test_a_row_has_the_same_bits_in_any_step(
-    case: str, dtype: DType, checkpoint: Any, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def quantised_checkpoint(checkpoint: Any, tmp_path: Path) -> Any:
+    def make(layout: str) -> Any:
+        plain = checkpoint("Qwen3", head_dim=32, **LONG, **WIDE)
+        return quantised_model.quantised(
+            plain, quantised_model.fitting_of(plain, LAYOUTS[layout]), tmp_path
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(("layout", "dtype"), QUANTISED)
+def test_quantised_steps_are_those_of_torch(
+    layout: str,
+    dtype: DType,
+    quantised_checkpoint: Any,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    family, config = CASES[case]
-    made = checkpoint(family, **LONG, **config, dtype=getattr(torch, dtype))
-    one = compute(made.shard(dtype=dtype), monkeypatch, kernels)
+    made = quantised_checkpoint(layout)
+    reference = logits_of(made, "float32", monkeypatch, None)
+    ours = relative(logits_of(made, dtype, monkeypatch, kernels), reference)
+    if not exact(kernels, INT8):  # each product rounds its inputs to 8 bits
+        assert ours < 0.04
+    elif dtype == "float32":
+        assert ours < 3e-5
+    else:
+        assert ours < 1.1 * relative(logits_of(made, dtype, monkeypatch, None), reference)
+
+
+def same_bits(made: Any, dtype: DType, monkeypatch: pytest.MonkeyPatch, found: Kernels) -> None:
+    """Check that the rows of a text have the same bits in parts, and beside those of another."""
+    one = compute(made.shard(dtype=dtype), monkeypatch, found)
     with computing():
         pool = BlockPool(40)
         alone, other = Session(one, pool, text(5, 90)), Session(one, pool, text(6, 60))
@@ -211,6 +247,26 @@ def test_a_row_has_the_same_bits_in_any_step(
         beside = one.forward([other.piece(37, 38), alone.piece(80, 81), other.piece(38, 60)])[1]
     assert torch.equal(torch.cat(parts), whole)
     assert torch.equal(beside, decoded)
+
+
+@pytest.mark.parametrize(("case", "dtype"), STEPS)
+def test_a_row_has_the_same_bits_in_any_step(
+    case: str, dtype: DType, checkpoint: Any, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, config = CASES[case]
+    made = checkpoint(family, **LONG, **config, dtype=getattr(torch, dtype))
+    same_bits(made, dtype, monkeypatch, kernels)
+
+
+@pytest.mark.parametrize(("layout", "dtype"), QUANTISED)
+def test_a_row_of_a_quantised_model_has_the_same_bits_in_any_step(
+    layout: str,
+    dtype: DType,
+    quantised_checkpoint: Any,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    same_bits(quantised_checkpoint(layout), dtype, monkeypatch, kernels)
 
 
 def test_another_order_of_blocks_and_threads_change_nothing(
@@ -229,6 +285,24 @@ def test_another_order_of_blocks_and_threads_change_nothing(
             found.append(one.forward([session.piece(0, 300)])[0])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+def test_threads_use_no_processor_while_they_wait() -> None:
+    """The pool of the kernels sleeps soon after its work: one second costs at most 2 %."""
+    assert PATH is not None
+    found = Kernels(PATH, SETS[0], 4)
+    linear, x = library.dense(found, torch.ones(1024, 1024), None), torch.ones(64, 1024)
+    try:
+        idle = []
+        for _ in range(3):  # the threads of earlier tests may have something to end
+            linear(x)
+            time.sleep(0.01)
+            began, used = time.monotonic(), time.process_time()
+            time.sleep(0.33)
+            idle.append((time.process_time() - used) / (time.monotonic() - began))
+        assert min(idle) < 0.02, idle
+    finally:
+        Kernels(PATH, "portable", torch.get_num_threads())
 
 
 # ---- when they are used

@@ -99,9 +99,9 @@ def test_a_state_that_is_not_finite_leaves_no_trace(made: Any, driver: Any) -> N
     expected = bytes(driver_logits(driver, made))
     bad = worker.open(b"bad")
     with torch.inference_mode():
-        table = worker.shard.compute._embedding
-        worker.shard.compute._embedding = table.clone()
-        worker.shard.compute._embedding[100] = float("nan")
+        table = worker.shard.compute.embedding
+        worker.shard.compute.embedding = table.clone()
+        worker.shard.compute.embedding[100] = float("nan")
     (event,) = worker.run(Span(bad, 0, 0, 3, tokens=(100, 1, 2), want="logits"))
     assert isinstance(event, FailedEvent) and event.code == "not-finite"
     assert worker.request("close", bad)[0] == "ok"

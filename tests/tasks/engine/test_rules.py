@@ -281,7 +281,7 @@ def test_malformed_recalls_are_refused(
     worker: Any, fields: tuple[Any, ...], payload: bytes, code: str
 ) -> None:
     name = b"malformed".ljust(16, b".")
-    if name not in worker.core._sessions:
+    if name not in worker.core.sessions:
         worker.open(name, 96, rules=PENALTIES)
     assert worker.request("recall", name, *fields, payload=payload)[:2] == ("refused", code)
 
@@ -293,7 +293,7 @@ def test_only_sessions_with_rules_are_told_tokens(worker: Any) -> None:
 
 
 def test_a_bias_outside_of_the_vocabulary_is_refused(worker: Any) -> None:
-    used = worker.core._shards[0].pool.promised
+    used = worker.core.shards[0].pool.promised
     for rules, code in (
         ([[[101, 1.0]], 1.0, 0.0, 0.0], "bad-token"),
         ([[[5, 101.0]], 1.0, 0.0, 0.0], "bad-span"),
@@ -305,7 +305,7 @@ def test_a_bias_outside_of_the_vocabulary_is_refused(worker: Any) -> None:
         fields = b"biased".ljust(16, b"."), 64, "gateway", False, b"", 0, None, ""
         found = worker.request("open", *fields, False, False, True, rules)
         assert found[:2] == ("refused", code), rules
-    assert worker.core._shards[0].pool.promised == used
+    assert worker.core.shards[0].pool.promised == used
 
 
 def test_rules_are_paid_for(worker: Any) -> None:

@@ -14,6 +14,7 @@ from shoal.tasks.engine.defaults import (
     ACCOUNTS,
     BACKGROUND_PART,
     DECODE_FACTOR,
+    NETWORK_STEPS,
     PREFILL_FACTOR,
     PREFILL_STEP_S,
     PROMPT_STEPS,
@@ -459,6 +460,79 @@ def test_users_of_a_gateway_share_its_part_equally() -> None:
         load.step()
     found = served_by(load, lambda name: name[0])
     assert max(found.values()) < 1.05 * min(found.values())
+
+
+def shared(load: Load, steps: int) -> dict[str, float]:
+    """Return the parts of the time that the sessions got, by the beginnings of their names."""
+    for _ in range(steps):
+        load.step()
+    found = defaultdict[str, float](float)
+    for name, seconds in load.seconds.items():
+        found[name.partition(" ")[0]] += seconds
+    total = sum(found.values())
+    return {name: seconds / total for name, seconds in found.items()}
+
+
+@pytest.mark.parametrize("prompt", [0, 10**9])
+@pytest.mark.parametrize("gateways", [2, 12])
+def test_the_gateways_of_a_network_get_the_part_of_one(gateways: int, prompt: int) -> None:
+    """Whoever makes up many keys gets no more than with one."""
+    load = Load()
+    for number in range(gateways):
+        for session in range(30):
+            name = f"many {number}.{session}"
+            load.add(f"many{number}", name, prompt=prompt, network="192.0.2.7/32")
+    for session in range(30):
+        load.add("one", f"one {session}", prompt=prompt, network="192.0.2.8/32")
+        load.add("relayed", f"relayed {session}", prompt=prompt)
+    parts = shared(load, 3000)
+    assert all(part == pytest.approx(1 / 3, abs=0.02) for part in parts.values()), parts
+    each = Counter[str]()
+    for name, seconds in load.seconds.items():
+        if name.startswith("many"):
+            each[name.partition(".")[0]] += round(1e6 * seconds)
+    assert max(each.values()) < 1.1 * min(each.values()), "within it, all get the same"
+
+
+def test_a_gateway_that_has_no_work_takes_nothing_from_others_of_its_network() -> None:
+    load = Load()
+    for session in range(30):
+        load.add("busy", f"busy {session}", network="192.0.2.7/32")
+        load.add("one", f"one {session}", network="192.0.2.8/32")
+    idle = load.add("idle", "idle", network="192.0.2.7/32")
+    load.step()
+    load.scheduler.rest(idle)
+    for _ in range(NETWORK_STEPS):
+        load.step()
+    load.seconds.clear()
+    parts = shared(load, 1000)
+    assert parts["busy"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_keys_that_take_turns_count_together() -> None:
+    """Each sends a few rows and rests before the next one; a new key owes nothing."""
+    load = Load()
+    for session in range(30):
+        load.add("one", f"one {session}", network="192.0.2.8/32")
+    for turn in range(600):
+        mine = [
+            load.add(f"key{turn % 8}", f"many {turn}.{session}", network="192.0.2.7/32")
+            for session in range(30)
+        ]
+        load.step()
+        for share in mine:
+            load.scheduler.leave(share)
+    parts = shared(load, 0)
+    assert parts["many"] < 0.55, parts
+
+
+def test_networks_are_forgotten_with_their_gateways() -> None:
+    load = Load()
+    for number in range(3 * ACCOUNTS):
+        share = load.add(f"g{number}", f"g{number}", network=f"192.0.2.{number}/32")
+        load.step()
+        load.scheduler.leave(share)
+    assert len(load.scheduler._networks) <= ACCOUNTS + 1
 
 
 def test_the_same_tag_of_two_gateways_is_two_users() -> None:

@@ -92,16 +92,16 @@ def test_a_pass_is_answered(made: Checkpoint) -> None:
 def test_all_memory_is_given_back(made: Checkpoint) -> None:
     driver = Driver(made.shard())
     trainer = Trainer(driver, made, name=b"a" * 16)
-    used = driver.core._training.used_bytes
+    used = driver.core.training.used_bytes
     assert used == 4 * sum(trainer.sizes)
     trainer.run()
     assert trainer.run(rows=0, data=b"")[0] == "refused"
-    assert driver.core._training.used_bytes == used
+    assert driver.core.training.used_bytes == used
     trainer.submit()
     driver.step()
-    assert driver.core._training.used_bytes > used
+    assert driver.core.training.used_bytes > used
     assert driver.request("tune-close", trainer.name)[0] == "ok"
-    assert driver.core._training.used_bytes == 0 and not driver.core.busy
+    assert driver.core.training.used_bytes == 0 and not driver.core.busy
     assert driver.frames.pop()[0][2] == "cancelled"
 
 
@@ -111,7 +111,7 @@ def test_what_a_forward_pass_keeps_is_bounded_and_may_be_sent_again(
     parts = Parts(True, 0, 2, False)
     driver = Driver(made.shard(parts))
     trainer = Trainer(driver, made, parts)
-    training_ = driver.core._training
+    training_ = driver.core.training
     used = training_.used_bytes
     order = trainer.order()
     gradient = bytes(4 * order.positions * trainer.arch.hidden)
@@ -267,7 +267,7 @@ def test_units_beside_texts_have_a_part_of_the_time(made: Checkpoint) -> None:
     socket."""
     driver = Driver(made.shard())
     driver.shard.costs = StepCosts(0.1, 0.01, 0.0)
-    trainer, training = Trainer(driver, made), driver.core._training
+    trainer, training = Trainer(driver, made), driver.core.training
     spent, compute = [0.0], training._unit
 
     def unit() -> float:
@@ -319,7 +319,7 @@ def test_a_cancelled_pass_and_a_dropped_shard(made: Checkpoint) -> None:
     driver.core.handle(("unload", 3, 0), memoryview(b""))
     codes = {header[1]: header[2] for header, _ in driver.frames}
     assert codes[2] == "shard-replaced" and not driver.core.busy
-    assert driver.core._training.used_bytes == 0
+    assert driver.core.training.used_bytes == 0
 
 
 def test_events_are_no_tokens(made: Checkpoint) -> None:
@@ -333,7 +333,7 @@ def test_events_are_no_tokens(made: Checkpoint) -> None:
 def test_memory_in_place_of_kv_is_reserved(made: Checkpoint) -> None:
     """Sessions and tunings together never exceed the memory limit."""
     driver = Driver(made.shard(), memory_bytes=Driver(made.shard()).shard.bytes)
-    pool, training_, each = driver.shard.pool, driver.core._training, driver.shard.block_bytes
+    pool, training_, each = driver.shard.pool, driver.core.training, driver.shard.block_bytes
     trainer = Trainer(driver, made)
     tensors = pool.promised
     assert tensors * each >= training_.used_bytes == 4 * sum(trainer.sizes)
@@ -369,9 +369,9 @@ def test_tunings_give_way_to_a_shard(made: Checkpoint) -> None:
     size = Driver(made.shard()).shard.bytes
     driver = Driver(made.shard(), memory_bytes=2 * size)
     Trainer(driver, made)
-    assert driver.core._training.beside_kv > 0 == driver.shard.pool.promised
+    assert driver.core.training.beside_kv > 0 == driver.shard.pool.promised
     assert driver.request("load", 1, payload=load_payload(made.shard()))[0] == "ok"
-    assert driver.core._training.count == driver.core._training.used_bytes == 0
+    assert driver.core.training.count == driver.core.training.used_bytes == 0
 
 
 def test_tunings_and_waiting_passes_are_bounded(

@@ -1,4 +1,4 @@
-"""The engine's device is the wanted one, or the CPU with a reason."""
+"""The engines' devices are the wanted ones, or the CPU with a reason."""
 
 from dataclasses import replace
 
@@ -19,20 +19,23 @@ ALL = [CPU, SMALL, LARGE, TINY, APPLE]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "devices", "name"),
+    ("wanted", "devices", "names"),
     [
-        ("auto", ALL, "cuda:1"),
+        ("auto", ALL, "cuda:0 cuda:1"),
         ("auto", [CPU, APPLE], "cpu"),
         ("auto", [CPU, TINY, UNSEEN], "cpu"),
         ("cpu", ALL, "cpu"),
         ("cuda", ALL, "cuda:0"),
         ("cuda:1", ALL, "cuda:1"),
         ("mps", ALL, "mps:0"),
+        ("cuda:1 cpu", ALL, "cuda:1 cpu"),
+        ("auto cpu", ALL, "cuda:0 cuda:1 cpu"),
+        ("cpu cpu", ALL, "cpu cpu"),
     ],
 )
-def test_the_wanted_device(wanted: str, devices: list[Device], name: str) -> None:
-    device, why_not = choose(wanted, devices)
-    assert (device.name, why_not) == (name, "")
+def test_the_wanted_devices(wanted: str, devices: list[Device], names: str) -> None:
+    found, why_not = choose(wanted.split(), devices)
+    assert ([each.name for each in found], why_not) == (names.split(), "")
 
 
 @pytest.mark.parametrize(
@@ -46,9 +49,12 @@ def test_the_wanted_device(wanted: str, devices: list[Device], name: str) -> Non
 def test_the_cpu_instead_of_the_wanted_device(
     wanted: str, devices: list[Device], reason: str
 ) -> None:
-    device, why_not = choose(wanted, devices)
+    (device,), why_not = choose((wanted,), devices)
     assert device is CPU and reason in why_not
     assert why_not.startswith("the engine computes on the CPU, because ")
+    devices, why_not = choose((wanted, "cpu", "mps"), ALL if devices is ALL else [*devices, APPLE])
+    assert [each.name for each in devices] == ["cpu", "mps:0"]
+    assert why_not.startswith("the engine computes on the CPU, `mps:0`, because ")
 
 
 MACHINE = MachineFigures(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")
@@ -68,4 +74,4 @@ SIGNS = Signs(MACHINE, "Ryzen 7", (Card("NVIDIA"),), "580.1", "2.13.0")
     ],
 )
 def test_only_a_machine_with_a_card_waits_for_torch(wanted: str, signs: Signs, must: bool) -> None:
-    assert must_list(wanted, signs) is must
+    assert must_list((wanted,), signs) is must

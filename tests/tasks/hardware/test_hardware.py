@@ -216,12 +216,12 @@ async def test_the_devices_are_listed_before_a_choice_that_depends_on_them(
 
     monkeypatch.setattr(hardware_module, "list_devices", fake)
     found = _hardware("2.13.0")
-    assert (await found.choose("cpu"))[0].name == "cpu" and not calls
-    device, why_not = await found.choose("auto")
-    assert (device, why_not, found.chosen, len(calls)) == (GPU, "", "cuda:0", 1)
+    assert (await found.choose(("cpu",)))[0][0].name == "cpu" and not calls
+    (device,), why_not = await found.choose(("auto",))
+    assert (device, why_not, found.chosen, len(calls)) == (GPU, "", ("cuda:0",), 1)
     assert not found.capacity.devices, "its speed is not known yet"
     measured = _hardware("2.13.0", Report(Build("2.13.0"), (*REPORT.devices, GPU), 5e8))
-    assert (await measured.choose("auto"))[0] == GPU and len(calls) == 1
+    assert (await measured.choose(("auto",)))[0] == [GPU] and len(calls) == 1
     assert [each.name for each in measured.capacity.devices] == ["cuda:0"]
 
 
@@ -234,8 +234,8 @@ async def test_without_a_list_the_engine_computes_on_the_cpu(
 
     monkeypatch.setattr(hardware_module, "list_devices", fake)
     found = _hardware("2.13.0")
-    assert (await found.choose("auto"))[0].name == "cpu"
-    device, why_not = await found.choose("cuda:0")
+    assert (await found.choose(("auto",)))[0][0].name == "cpu"
+    (device,), why_not = await found.choose(("cuda:0",))
     assert device.name == "cpu" and "`cuda:0` is no device of torch" in why_not
 
 

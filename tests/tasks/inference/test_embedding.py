@@ -11,9 +11,9 @@ import trio.testing
 
 from shoal.tasks.defaults import EMBEDDINGS_AT_ONCE
 from shoal.tasks.errors import PromptTooLong, SessionError
+from shoal.tasks.inference.conversation.items import Pooled
 from shoal.tasks.inference.embedding import Embeddings, EmbedRequest, PooledAnswer, Vector
 from shoal.tasks.inference.gateway import GenerateRequest
-from shoal.tasks.inference.generation import Pooled
 from shoal.tasks.inference.session import PooledSpan, SampledToken
 from tests.tasks.fake_swarm import CONTEXT, HIDDEN, VOCABULARY, FakeSwarm
 

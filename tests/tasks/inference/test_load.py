@@ -13,6 +13,7 @@ from shoal.tasks.inference.session import Open, Probe, SessionSampling, SpanMess
 from shoal.tasks.routing.affinity import Prefix
 from shoal.tasks.routing.defaults import PROBE_NAMES
 from shoal.transport.errors import CallRefused
+from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import CONTEXT, ROOT, VOCABULARY, FakeSwarm, Node
 
 SESSION = b"s" * 16
@@ -127,7 +128,7 @@ async def test_a_prompt_that_is_being_computed_delays_the_next_one(
 ) -> None:
     swarm = FakeSwarm((2,))
     (stage,), client = swarm.stages, swarm.client
-    served = stage.stage._all.shards[0]
+    served = stage.stage.table.shards[0]
     served.times.note_prompt(100, 0.1)  # a millisecond for each row
 
     async def body(_: FakeSwarm) -> None:
@@ -151,7 +152,7 @@ async def test_sessions_that_send_nothing_do_not_make_a_stage_look_busy(
 ) -> None:
     swarm = FakeSwarm((2,))
     (stage,), client = swarm.stages, swarm.client
-    stage.stage._all.shards[0].times.note_prompt(100, 0.1)
+    stage.stage.table.shards[0].times.note_prompt(100, 0.1)
 
     async def body(_: FakeSwarm) -> None:
         opening = order(stage, SESSION, 1900, 1900)
@@ -208,7 +209,7 @@ async def test_a_full_stage_says_when_it_has_room_again(autojump_clock: object) 
     swarm = FakeSwarm((2,))
     (stage,), client = swarm.stages, swarm.client
     stage.serve(WHOLE, kv_tokens=1024)
-    served = stage.stage._all.shards[0]
+    served = stage.stage.table.shards[0]
     served.times.note_token(1, 0.05)
     served.answer.tokens = 40.0
 
@@ -216,13 +217,42 @@ async def test_a_full_stage_says_when_it_has_room_again(autojump_clock: object) 
         assert "back" not in await probe(client, stage, prompt=100, soon=164)
         opening = order(stage, SESSION, 1000, 1000)
         await client.courier.call(stage.peer, "session.open", opening, timeout=5)
-        session = next(iter(stage.stage._all.open.values()))
+        session = next(iter(stage.stage.table.open.values()))
         session.computed = session.reached = 940
         back = (await probe(client, stage, prompt=100, soon=164))["back"]
         assert back == pytest.approx(40 * 0.05, rel=0.01)
         later = (await probe(client, stage, prompt=100, soon=164, ahead=9))["back"]
         assert later > back
         await client.courier.call(stage.peer, "session.close", {"session": SESSION}, timeout=5)
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_requests_of_many_gateways_that_wait_do_not_make_it_seem_endless(
+    autojump_clock: object,
+) -> None:
+    """They have more memory reserved than the stage has, and each leaves after a while."""
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+    stage.serve(WHOLE, kv_tokens=1024)
+    served = stage.stage.table.shards[0]
+    served.times.note_token(1, 0.05)
+    served.answer.tokens = 40.0
+
+    async def body(_: FakeSwarm) -> None:
+        await client.courier.call(
+            stage.peer, "session.open", order(stage, SESSION, 1000, 1000), timeout=5
+        )
+        session = next(iter(stage.stage.table.open.values()))
+        session.computed = session.reached = 940
+        alone = (await probe(client, stage, prompt=100, soon=164))["back"]
+        waiting = Open.parse(order(stage, b"w" * 16, 400, 400))
+        for number in range(5):
+            served.queue.wait(PeerId(f"other{number}"), waiting, 25, trio.current_time())
+        back = (await probe(client, stage, prompt=100, soon=164))["back"]
+        assert 1.5 * alone < back < 4 * alone, "125 blocks are reserved, and there are 64"
 
     with trio.fail_after(60):
         await swarm.run(body)

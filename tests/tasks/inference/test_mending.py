@@ -162,7 +162,7 @@ async def test_a_stage_that_reports_its_neighbours_again_and_again_is_left_out(
         link = liar.endpoint.link(mended.swarm.client.peer)
         assert link is not None
         for _ in range(6):
-            sessions = list(liar.stage._all.open.values())
+            sessions = list(liar.stage.table.open.values())
             if not sessions:
                 break
             order = sessions[0].open

@@ -40,7 +40,7 @@ class Crowd:
         self.stage.serve(Parts(True, 0, 2, True), kv_tokens=kv_tokens)
         self.stage.engine.kv_tokens = KV  # this engine reserves everything at once
         self._number = 0
-        self.stage.stage._all.shards[0].times.note_token(1, 1000.0)  # answers take long
+        self.stage.stage.table.shards[0].times.note_token(1, 1000.0)  # answers take long
 
     async def open(self, sender: Node, tokens: int = 1, **changes: Any) -> str:
         """Open a session with a new number. Return `open`, or why it was refused."""
@@ -87,7 +87,7 @@ class Crowd:
 
     @property
     def sessions(self) -> list[StageSession]:
-        return list(self.stage.stage._all.open.values())
+        return list(self.stage.stage.table.open.values())
 
     def ended(self) -> list[tuple[PeerId, int]]:
         """Gateways and numbers of the sessions that have ended for others."""

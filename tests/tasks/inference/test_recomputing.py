@@ -10,8 +10,9 @@ import pytest
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.engine.sampling import gumbel
 from shoal.tasks.inference.conversation.answer import Answer
+from shoal.tasks.inference.conversation.items import Arrived
 from shoal.tasks.inference.conversation.recomputing import KnownAnswer, Ties
-from shoal.tasks.inference.generation import Arrived, Summary
+from shoal.tasks.inference.generation import Summary
 from shoal.tasks.inference.session import SampledToken
 
 PROMPT = [5, 6, 7]

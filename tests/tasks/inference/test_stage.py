@@ -410,6 +410,25 @@ async def test_owner_and_background_come_from_the_link_and_the_job(autojump_cloc
 
 
 @pytest.mark.trio
+async def test_the_engine_learns_where_a_gateway_is(autojump_clock: object) -> None:
+    """The latest address counts. A gateway behind a relay, and this node's own, have none."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    four, six, relayed = (Node(swarm, number, None) for number in (201, 202, 203))
+    wire = swarm.wire
+    wire.seen[four.peer] = {"198.51.100.1": (1, 0), "192.0.2.7": (1, 0)}
+    wire.seen[six.peer] = {"2001:db8:1:2:3::4": (0, 1)}
+
+    async def body(_: FakeSwarm) -> None:
+        for node in (four, six, relayed, stage):
+            await _call(node, stage, "session.open", _open(swarm).header())
+        networks = [terms.network for terms in stage.engine.terms]
+        assert networks == ["192.0.2.7/32", "2001:db8:1:2::/64", "", ""]
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_only_the_gateway_closes(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4))
 
@@ -1161,8 +1180,8 @@ async def test_a_large_request_is_admitted_although_small_ones_keep_coming(
         await trio.sleep(QUEUED_TIME + 1)
         assert await asking.open(last, 2000, 100) == "open", "what is free is used"
 
-    asking.swarm.stages[0].stage._all.shards[0].held = dataclasses.replace(
-        asking.swarm.stages[0].stage._all.shards[0].held, context=4 * CONTEXT
+    asking.swarm.stages[0].stage.table.shards[0].held = dataclasses.replace(
+        asking.swarm.stages[0].stage.table.shards[0].held, context=4 * CONTEXT
     )
     await _run(asking.swarm, body)
 
@@ -1185,7 +1204,7 @@ async def test_memory_is_reserved_only_for_requests_that_are_repeated(
             assert await asking.open(second, 100 + number, CONTEXT - number % 2) == "no-memory"
             user = number.to_bytes(4)
             assert await asking.open(second, 500 + number, CONTEXT, user=user) == "no-memory"
-        queue = asking.stage.stage._all.shards[0].queue
+        queue = asking.stage.stage.table.shards[0].queue
         assert len(queue._waiting) <= QUEUED_REQUESTS
 
     await _run(asking.swarm, body)
@@ -1492,8 +1511,8 @@ async def test_packed_hidden_states_have_their_own_size_and_names(
             found.append([node.engine.terms[-1] for node in swarm.stages])
             if activations == "exact":
                 await _close_all(swarm)
-                swarm.stages[0].stage._all._closed.clear()
-                swarm.stages[1].stage._all._closed.clear()
+                swarm.stages[0].stage.table._closed.clear()
+                swarm.stages[1].stage.table._closed.clear()
         exact, packed = found
         assert [terms.packed for terms in exact + packed] == [False, False, True, True]
         assert exact[0].names == packed[0].names  # the first stage has tokens
@@ -1564,7 +1583,7 @@ async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock
     (stage,) = swarm.stages
     offered = _Offered()
     stage.stage.chunks.use(offered)
-    served = stage.stage._all.shards[0]
+    served = stage.stage.table.shards[0]
     served.held = dataclasses.replace(served.held, kv_heads=1)
 
     async def body(swarm: FakeSwarm) -> None:
@@ -1578,7 +1597,7 @@ async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock
                 await trio.sleep(1)
             names = b"n" * (62 * NAME_BYTES)
             await link.call("session.close", Close(SESSION, 0).header(), names, timeout=5)
-            stage.stage._all._closed.clear()
+            stage.stage.table._closed.clear()
 
     await _run(swarm, body)
     assert offered.names == [2, 0]

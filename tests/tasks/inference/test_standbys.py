@@ -389,7 +389,7 @@ async def test_standbys_take_free_memory_only_and_yield_first(autojump_clock: ob
         await trio.sleep(1)
         failed = [each[3]["code"] for each in pair.swarm.wire.posts if each[2] == "session.failed"]
         assert set(failed) == {"preempted"}
-        assert len(pair.standby.stage._all.standbys()) == STANDBYS_OF_ONE + 1 - len(failed)
+        assert len(pair.standby.stage.table.standbys()) == STANDBYS_OF_ONE + 1 - len(failed)
         close = Close(b"o" * 16)
         await pair.ask(pair.other, pair.standby, "session.close", close)
 
@@ -416,7 +416,7 @@ async def test_a_slow_link_gets_small_parts_with_pauses(
 
     async def body() -> None:
         monkeypatch.setattr(pair.standby.engine, "write_kv", slowly)
-        for session in pair.stage.stage._all.open.values():
+        for session in pair.stage.stage.table.open.values():
             session.copy_size = block
         copy = Copy(SESSION, 1, 0, pair.standby.peer, 40)
         assert await pair.ask(pair.client, pair.stage, "session.copy", copy) == {"have": 32}

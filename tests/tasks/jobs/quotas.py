@@ -23,8 +23,20 @@ class NoProof:
         pass
 
 
-async def no_claims(root: str) -> Collection[PeerId]:
-    return ()
+class Fetching:
+    """StoredParts of a member, of which no other peer claims any."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    async def claims(self, root: str) -> Collection[PeerId]:
+        return ()
+
+    def in_use(self) -> Collection[str]:
+        return self._member.exchange.fetching()
+
+    def evicted(self, root: str) -> None:
+        pass
 
 
 def quota_of(member: Member, limit: int | None = None, *, firm: bool = True) -> Quota:
@@ -33,10 +45,8 @@ def quota_of(member: Member, limit: int | None = None, *, firm: bool = True) -> 
         member.host,
         member.library,
         LibraryLimit(limit, 0, firm=firm),
-        claims=no_claims,
-        proof=NoProof(),
-        in_use=member.exchange.fetching,
-        withdraw=lambda root: None,
+        Fetching(member),
+        NoProof(),
     )
     member.exchange.use_quota(quota)
     return quota

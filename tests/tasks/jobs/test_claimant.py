@@ -1,6 +1,7 @@
 """When a node takes a job, retries, yields and continues, by its own clock only."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from shoal.state.views.jobs import (
     job_id,
     new_claim,
 )
-from shoal.tasks.jobs.claimant import Claimant
+from shoal.tasks.jobs.claimant import Claimant, JobHandling
 from shoal.tasks.jobs.crew import WorkerRing, patience
 from shoal.tasks.jobs.defaults import HEDGE_LEAST, HEDGE_TIMES
 from shoal.transport.identity import Identity, PeerId
@@ -37,22 +38,23 @@ class Desk:
         self.jobs = Jobs()
         self.now = 5e6
         self.silence: dict[PeerId, float] = {}
-        self.patience = PATIENCE
+        self.patience_s = PATIENCE
         self.unwilling: set[str] = set()
         self.shares = WorkerRing()
         for peer in workers or (ME,):
             self.shares.add(peer)
         self.boot()
 
-    def boot(self) -> None:
+    def boot(self, willing: Callable[[Job], bool] | None = None) -> None:
         self.claimant = Claimant(
-            ME,
-            self.jobs,
-            self.shares,
-            willing=lambda job: job.id not in self.unwilling,
-            silent=lambda peer: self.silence.get(peer, 0.0),
-            patience=lambda: self.patience,
+            ME, self.jobs, self, JobHandling(willing or (lambda job: job.id not in self.unwilling))
         )
+
+    def silent(self, peer: PeerId) -> float:
+        return self.silence.get(peer, 0.0)
+
+    def patience(self) -> float:
+        return self.patience_s
 
     def submit(self, nonce: int = 0, author: PeerId = AUTHOR, **fields: Any) -> str:
         """Submit a job, or replace it."""
@@ -246,9 +248,9 @@ def test_jobs_of_few_silent_workers_are_retried_soon() -> None:
     job = desk.submit(lease=1e4)
     desk.hear(new_claim(OTHER, job, 1))
     (fallen,) = jobs_of(desk, OTHER, 1)
-    desk.silence[OTHER], desk.patience = BRIEF, PATIENCE
+    desk.silence[OTHER], desk.patience_s = BRIEF, PATIENCE
     assert desk.next() is None
-    desk.patience = BRIEF
+    desk.patience_s = BRIEF
     assert {desk.begin().job for _ in range(2)} == {job, fallen}
 
 
@@ -398,7 +400,7 @@ def test_each_call_looks_at_the_next_few_jobs(
         asked.append(job.id)
         return False
 
-    monkeypatch.setattr(desk.claimant, "_willing", willing)
+    desk.boot(willing)
     for _ in range(3):
         before = len(asked)
         assert desk.next() is None and len(asked) - before <= 10

@@ -12,14 +12,15 @@ import trio
 from shoal.state import defaults as state_defaults
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id, new_claim
+from shoal.state.views.members import Members
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
 from shoal.tasks.inference.conversation.recomputing import Recomputed, Ties
 from shoal.tasks.inference.generation import Apart, GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.checking.fingerprint import read_fingerprint
-from shoal.tasks.jobs.claimant import Claimant
-from shoal.tasks.jobs.crew import IdleTime, WorkerRing
+from shoal.tasks.jobs.claimant import Claimant, JobHandling
+from shoal.tasks.jobs.crew import Crew, IdleTime
 from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.kinds.rows import check_output
 from shoal.tasks.jobs.kinds.table import KINDS
@@ -345,11 +346,10 @@ async def test_a_thousand_slow_specs_do_not_stall_the_loop() -> None:
         author, nonce = PEERS[number // 32], number.to_bytes(2)
         asked = Job(job_id(author, nonce), author, "generate", slow)
         jobs.changed(FeedName(author, "jobs", 0), asked.id, job_fact(asked, nonce))
-    shares, node = WorkerRing(), Node()
-    shares.add(own)
-    claimant = Claimant(
-        own, jobs, shares, willing=node.runner.able, silent=lambda peer: 0.0, patience=lambda: 1.0
-    )
+    node = Node()
+    crew = Crew(Members(), ["generate"], live=lambda: PEERS, now=lambda: 1.0)
+    crew.shares.add(own)
+    claimant = Claimant(own, jobs, crew, JobHandling(node.runner.able))
     with cost() as spent:
         assert claimant.next(1.0) is None
     assert spent.reference_ms < 50
@@ -395,7 +395,7 @@ async def test_a_piece_ends_when_its_output_is_too_large(
     node = Node()
     monkeypatch.setattr(defaults, "RESULT_BYTES", 300)
     assert (await node.run(many(64))).error == "too-large"
-    assert len(node.gateway.requests) < 64 and not node.runner._outputs
+    assert len(node.gateway.requests) < 64 and not node.shop.outputs._pieces
 
 
 async def test_outputs_of_pieces_that_were_given_up_are_bounded(
@@ -406,7 +406,9 @@ async def test_outputs_of_pieces_that_were_given_up_are_bounded(
     for number in range(20):
         with trio.move_on_after(1.5):
             await node.run(replace(many(32), id=f"{number:064x}"))
-    kept = [len(line) for lines in node.runner._outputs.values() for line in lines.values()]
+    pieces = node.shop.outputs._pieces
+    assert pieces is not None
+    kept = [len(line) for piece in pieces.values() for line in (piece.lines or {}).values()]
     assert 0 < sum(kept) <= 3000
 
 
@@ -416,3 +418,22 @@ async def test_a_piece_takes_at_least_as_long_as_one_of_its_rows() -> None:
     assert node.runner.longest(few) > 4 * node.runner.seconds(few) > 0.0
     await trio.lowlevel.checkpoint()
     assert node.runner.longest(job(b"invalid")) == 0.0
+
+
+async def test_no_row_begins_while_an_interactive_request_waits(autojump_clock: object) -> None:
+    """The stage would refuse it, and trying takes the time of the request."""
+    node, outcomes = Node(), list[JobOutcome]()
+
+    async def work() -> None:
+        outcomes.append(await node.run(many(64)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work)
+        await trio.sleep(5 * defaults.ROW_PAUSE)
+        begun = len(node.gateway.requests)
+        assert 0 < begun < 10
+        node.interactive = 1
+        await trio.sleep(0.5)
+        assert len(node.gateway.requests) == begun
+        node.interactive = 0
+    assert len(node.gateway.requests) == 64 and len(rows_of(outcomes[0])) == 64

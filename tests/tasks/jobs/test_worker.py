@@ -16,11 +16,13 @@ from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.claims import ROOM
-from shoal.tasks.jobs.crew import IdleTime, WorkTerms, does_jobs
+from shoal.tasks.jobs.crew import Crew, IdleTime, WorkTerms, does_jobs
 from shoal.tasks.jobs.desk import JobNode
+from shoal.tasks.jobs.kinds.kind import Declared
+from shoal.tasks.jobs.kinds.table import KINDS
 from shoal.tasks.jobs.results import JobOutcome, read_outcome
 from shoal.tasks.jobs.runner import ReportProgress
-from shoal.tasks.jobs.worker import Replicate, Worker
+from shoal.tasks.jobs.worker import OutputStores, Replicate, Worker
 from shoal.transport.guard import Guard
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
@@ -34,6 +36,7 @@ class Runner:
     """Runner that takes time."""
 
     kind = "sum"
+    declares: Declared = KINDS["generate"]
     moves = False
     run_time = defaults.RUN_TIME
 
@@ -93,18 +96,19 @@ class Desk:
         self.boot()
 
     def boot(self) -> None:
+        host = cast(Host, FakeHost())
+        crew = Crew(self.state.views.members, ["sum"], live=lambda: self.live, now=host.now)
         self.worker = Worker(
-            JobNode(cast(Host, FakeHost()), self.state.state, ME, self.guard),
+            JobNode(host, self.state.state, ME, self.guard),
             WorkTerms(
                 IdleTime(lambda: self.waited_for),
                 ready=lambda: self.ready,
                 accepts=lambda author: author not in self.out,
             ),
             {"sum": self.runner},
-            self.shelf,
-            live=lambda: self.live,
+            crew,
+            OutputStores(self.shelf, self._replicate),
             health=self.troubles.append,
-            replicate=self._replicate,
         )
 
     async def _replicate(self, job: str, blob: str, size: int) -> bool:

@@ -152,7 +152,7 @@ async def test_a_gguf_file_is_added_under_its_name(library: Library, tmp_path: P
     whole = Parts(True, 0, 2, True)
     sizes = LayerSizes.of(architecture(added.manifest.config), "bfloat16")
     assert sizes.everything >= weight_bytes(architecture(added.manifest.config), whole, "bfloat16")
-    assert (await library.holdings(added.manifest.root)).complete and not leftovers(library)
+    assert (await library.stored_parts(added.manifest.root)).complete and not leftovers(library)
 
 
 @pytest.mark.parametrize(

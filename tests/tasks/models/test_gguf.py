@@ -12,7 +12,8 @@ from shoal.dht.errors import ModelError, NotEnoughDisk
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.models.gguf.blocks import LAYOUTS, stored_parts
-from shoal.tasks.models.gguf.config import Metadata, config_of
+from shoal.tasks.models.gguf.config import config_of
+from shoal.tasks.models.gguf.families import family_of
 from shoal.tasks.models.gguf.header import (
     HEADER_LIMIT,
     KINDS,
@@ -21,6 +22,7 @@ from shoal.tasks.models.gguf.header import (
     TensorType,
     read_header,
 )
+from shoal.tasks.models.gguf.metadata import Metadata
 from shoal.tasks.models.gguf.model import gguf_model
 from shoal.tasks.models.output import Converted, Output, floats_of, write_folder
 from shoal.tasks.models.quantise import values
@@ -130,7 +132,8 @@ def test_the_notes_say_what_is_converted(tmp_path: Path) -> None:
 def test_the_config_is_that_of_the_model(tmp_path: Path) -> None:
     path = small(["Q8_0"], "qwen2").write(tmp_path / "x.gguf")
     header = read_header(path)
-    config = config_of(Metadata(header), header, None)
+    meta = Metadata(header)
+    config = config_of(meta, family_of(meta), header, {})
     assert config["rms_norm_eps"] == 1e-5 and config["vocab_size"] == 320
     assert config["tie_word_embeddings"] is False
     architecture(config)
@@ -159,6 +162,42 @@ LIES: dict[str, dict[str, Any]] = {
     "huge rows": {"shapes": {"blk.0.attn_q.weight": (256, 1 << 62)}},
     "half a block": {"shapes": {"blk.0.attn_q.weight": (250, 256)}},
 }
+
+
+def with_experts(shape: tuple[int, ...], told: int) -> File:
+    """A Mixtral with one stacked tensor of experts in Q4_K."""
+    raw = blocks("Q4_K", shape[0] * shape[1], shape[2], np.random.default_rng(4), 1.0)
+    tensors = {"blk.0.ffn_up_exps.weight": ("Q4_K", shape, raw)}
+    more = {"llama.expert_count": told, "llama.expert_used_count": 2}
+    keep = {name: each for name, each in PLAIN.tensors.items() if ".ffn_up" not in name}
+    gates = {name: each for name, each in keep.items() if ".ffn_" not in name or "norm" in name}
+    return File({**PLAIN.metadata, **more}, {**gates, **tensors})
+
+
+def test_each_expert_has_its_part_of_the_stacked_tensor(tmp_path: Path) -> None:
+    file = with_experts((3, 512, 256), 3)
+    model = gguf_model(file.write(tmp_path / "x.gguf"))
+    name = "blk.0.ffn_up_exps.weight"
+    expected = expected_values(file, name)
+    for number in range(3):
+        role = f"model.layers.0.block_sparse_moe.experts.{number}.w3.weight"
+        (output,) = (each for each in model.outputs if each.role == role)
+        assert output.layout is not None
+        found = np.concatenate([values(parts, output.layout) for parts in output.pieces()])  # type: ignore[arg-type]
+        assert np.abs(found - expected[number]).max() <= np.abs(expected).max() * 2**-10
+
+
+@pytest.mark.parametrize(
+    ("told", "code"), [(4, "bad-gguf"), (0, "bad-gguf"), (1 << 15, "bad-gguf")]
+)
+def test_another_number_of_experts_is_refused(told: int, code: str, tmp_path: Path) -> None:
+    assert refused(with_experts((3, 32, 256), told).write(tmp_path / "x.gguf")) == code
+
+
+def test_a_stack_of_what_is_no_expert_is_refused(tmp_path: Path) -> None:
+    file = with_experts((2, 32, 256), 2)
+    file.tensors["blk.0.attn_k.weight"] = file.tensors.pop("blk.0.ffn_up_exps.weight")
+    assert refused(file.write(tmp_path / "x.gguf")) == "unsupported-tensor"
 
 
 @pytest.mark.parametrize("family", [None, 7, ["llama"]])
@@ -226,7 +265,7 @@ def test_an_alignment_is_a_small_power_of_two(alignment: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", ["block_count", "embedding_length", "attention.head_count"])
-@pytest.mark.parametrize("told", [None, "many", 1 << 31])
+@pytest.mark.parametrize("told", [None, "many", 1 << 31, [float("inf")] * 2, [4.0, 4.0]])
 def test_sizes_are_checked(key: str, told: Any, tmp_path: Path) -> None:
     metadata = {**PLAIN.metadata, f"llama.{key}": told}
     if told is None:
@@ -257,8 +296,10 @@ def test_a_tokenizer_must_match_its_vocabulary(lie: str, tmp_path: Path) -> None
         ({"general.architecture": "rwkv"}, "unsupported-architecture"),
         ({"tokenizer.ggml.model": "bert"}, "unsupported-tokenizer"),
         ({"tokenizer.ggml.pre": "mystery"}, "unsupported-tokenizer"),
-        ({"llama.expert_count": 8}, "unsupported-architecture"),
+        ({"llama.expert_count": 8}, "bad-gguf"),
         ({"llama.rope.dimension_count": 32}, "unsupported-architecture"),
+        ({"llama.attention.key_length": 0, "llama.attention.value_length": 0},
+         "unsupported-architecture"),
         ({"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0},
          "unsupported-architecture"),
         ({"split.count": 3}, "split-gguf"),
@@ -276,6 +317,17 @@ def test_unknown_tensors_are_refused(tmp_path: Path) -> None:
         tensors = {**PLAIN.tensors, name: ("F32", (4,), bytes(16))}
         path = File(PLAIN.metadata, tensors).write(tmp_path / "x.gguf")
         assert refused(path) == "unsupported-tensor", name
+
+
+def test_experts_count_as_tensors(tmp_path: Path) -> None:
+    """A small file could claim so many that their descriptions fill the memory."""
+    experts = {"llama.block_count": 1, "llama.expert_count": 1 << 15,
+               "llama.expert_used_count": 2}  # fmt: skip
+    stacked = ("F16", (1 << 15, 1, 1), bytes(1 << 16))
+    tensors = {f"blk.{layer}.ffn_up_exps.weight": stacked for layer in range(4)}
+    file = File({**PLAIN.metadata, **experts}, {**PLAIN.tensors, **tensors})
+    with pytest.raises(ModelError, match=r"the file has 1310.. tensors"):
+        gguf_model(file.write(tmp_path / "x.gguf"))
 
 
 def test_scales_that_are_not_finite_are_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from shoal.node.daemon.embedded import embedded_folder
 from shoal.tasks.engine.families import architecture
-from shoal.tasks.models.gguf.config import Metadata
 from shoal.tasks.models.gguf.header import Header
+from shoal.tasks.models.gguf.metadata import Metadata
 from shoal.tasks.models.gguf.tokenizer import text_files
 from shoal.tasks.text.frames import TextFiles
 from shoal.tasks.text.tokens import Tokens

@@ -194,6 +194,29 @@ def test_a_member_that_has_long_claimed_nothing_may_claim_again() -> None:
     assert facts.places([record("b", aim)], OWN, 2 * CLAIM_TIME + 4)
 
 
+@pytest.mark.parametrize(
+    ("spans", "served"),
+    [
+        ([(0, 3), (3, 6)], True),
+        ([(3, 6), (0, 3), (1, 4)], True),
+        ([(0, 2), (2, 3), (3, 6)], True),
+        ([(0, 3), (4, 6)], False),
+        ([(0, 3), (2, 6)], False),  # no chain joins them
+        ([(3, 6)], False),
+        ([(0, 3), (3, 6), (6, 6)], True),
+        ([(0, 8)], False),  # while it changes from more layers to fewer
+        ([(0, 3), (3, 8), (3, 3)], False),
+    ],
+)
+def test_a_member_may_serve_what_it_aims_at_on_several_devices(
+    spans: list[Span], served: bool
+) -> None:
+    facts, aim = Facts(ROOT), Aim(ROOT, 0, 6, Rank.HOLDS)
+    member = record("b", aim, *spans)
+    facts.places([member], OWN, 0.0)
+    assert [each.span for each in facts.places([member], OWN, CLAIM_TIME)] == [(0, 6)] * served
+
+
 def test_a_flood_of_members_is_bounded() -> None:
     many = [record(f"m{n}", Aim(ROOT, 0, 0, Rank.SEEKS)) for n in range(PLACES)]
     found = Facts(ROOT).places([*many, record("x", Aim(ROOT, 0, 3, Rank.HOLDS))], OWN, 0.0)

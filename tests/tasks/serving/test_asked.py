@@ -145,7 +145,7 @@ async def test_the_last_replica_of_a_model_with_jobs_stays(autojump_clock: objec
 @pytest.mark.parametrize("use", ["session", "standby", "opening", "tuning"])
 async def test_a_model_in_use_stays(use: str, autojump_clock: object) -> None:
     async def body(world: Asked) -> None:
-        every = world.stage._all
+        every = world.stage.table
         served = every.shards[0]
 
         class Order:

@@ -33,10 +33,14 @@ from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement import coverage
 from shoal.tasks.placement.demand import Backing, ServingChoice
 from shoal.tasks.placement.holes import needed_bytes
-from shoal.tasks.serving import files
-from shoal.tasks.serving import serving as serving_module
+from shoal.tasks.serving import files, slotshards
 from shoal.tasks.serving.choosing import Choosing
-from shoal.tasks.serving.interface import RestartingEngine, ServingDevice, ServingSettings
+from shoal.tasks.serving.interface import (
+    DeviceShare,
+    RestartingEngine,
+    ServingDevices,
+    ServingSettings,
+)
 from shoal.tasks.serving.slots import Slots
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.seam import Host
@@ -85,7 +89,10 @@ class World:
         self.stage = Stage(host, courier, cast(RestartingEngine, self.engine))
         self.serving = Slots(
             host,
-            ServingDevice(self.stage, cast(RestartingEngine, self.engine) if engine else None),
+            ServingDevices(
+                self.stage,
+                [DeviceShare(cast(RestartingEngine, self.engine), 0)] if engine else [],
+            ),
             ModelSources(
                 cast(Library, self.library),
                 cast(ChunkExchange, self.exchange),
@@ -213,7 +220,7 @@ async def test_what_takes_long_for_a_hostile_model_is_computed_in_a_thread(
     for name in ("architecture", "choose_dtype"):
         watch(files, name)
     watch(coverage, "weight_bytes")
-    watch(serving_module, "weight_bytes")
+    watch(slotshards, "weight_bytes")
     world = World()
 
     async def body() -> None:

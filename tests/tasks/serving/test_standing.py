@@ -32,7 +32,7 @@ class Thread(FakeHost):
 async def test_a_model_may_be_given_up_while_the_node_decides(autojump_clock: object) -> None:
     """A peer chooses both times: it changes its record, and asks for another model."""
     host, directory = Thread(), FakeDirectory()
-    standing = ModelStanding(cast(Any, host), directory, lambda: 1 << 40, lambda: Backing())
+    standing = ModelStanding(cast(Any, host), directory, lambda _: 1 << 40, lambda: Backing())
     standing.take_up(ROOT, model(4))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(standing.next_span)

@@ -7,10 +7,17 @@ import pytest
 
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.tasks.engine.adapters import AdapterTerms
+from shoal.tasks.engine.defaults import TUNINGS
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import BadMessage, SessionError
-from shoal.tasks.tuning.defaults import HEAD_BYTES, PEER_BYTES, STAGE_BYTES, TUNINGS_OF_OTHERS
+from shoal.tasks.tuning.defaults import (
+    HEAD_BYTES,
+    PEER_BYTES,
+    STAGE_BYTES,
+    TUNINGS_OF_OTHERS,
+    TUNINGS_PER_PEER,
+)
 from shoal.tasks.tuning.messages import (
     Said,
     TuneOpen,
@@ -31,10 +38,12 @@ TERMS = AdapterTerms(EMBEDDED_ROOT, 4, 8.0, False, "F32", ("q_proj",), (0,))
 PARTS = Parts(True, 0, 1, False)
 
 
-def opened(tunings: OpenedTunings, peer: PeerId, name: bytes = b"n" * 16) -> OpenedTuning:
-    with tunings.opening(peer, name):
+def opened(
+    tunings: OpenedTunings, peer: PeerId, name: bytes = b"n" * 16, payer: PeerId | None = None
+) -> OpenedTuning:
+    with tunings.opening(peer, name, payer or peer):
         order, use = TuneOpen(name, EMBEDDED_ROOT, PARTS, "float32", TERMS), Use(peer, "", "")
-        found = OpenedTuning(order, peer, PARTS, ARCH, name, use, 0.0)
+        found = OpenedTuning(order, peer, PARTS, ARCH, name, use, 0.0, payer or peer)
         tunings.add(found)
     return found
 
@@ -52,9 +61,39 @@ def test_tunings_of_all_trainers_are_bounded_but_not_the_owner_s() -> None:
     opened(tunings, OTHERS[-1])
 
 
+def test_a_user_has_a_few_places_however_many_trainers_it_has() -> None:
+    tunings, author = OpenedTunings(OWN), OTHERS[-1]
+    for peer in (*OTHERS[: TUNINGS_PER_PEER - 1], OWN):
+        opened(tunings, peer, payer=author)
+    for trainer in (OTHERS[TUNINGS_PER_PEER], OWN):
+        with pytest.raises(SessionError, match="limit"):
+            opened(tunings, trainer, b"m" * 16, author)
+    opened(tunings, OTHERS[TUNINGS_PER_PEER])
+
+
+def test_a_trainer_of_this_node_s_own_job_has_a_few_places_too() -> None:
+    tunings = OpenedTunings(OWN)
+    for number in range(TUNINGS_PER_PEER):
+        opened(tunings, OTHERS[0], bytes([number]) * 16, OWN)
+    with pytest.raises(SessionError, match="limit"):
+        opened(tunings, OTHERS[0], payer=OWN)
+    opened(tunings, OTHERS[1], payer=OWN)
+
+
+def test_trainers_that_name_jobs_of_this_node_are_bounded_together() -> None:
+    """Claims cost nothing, and neither do identities that claim. The engine has room for more."""
+    tunings, most = OpenedTunings(OWN), 2 * TUNINGS_OF_OTHERS
+    for number in range(most):
+        opened(tunings, PeerId(f"trainer{number}"), payer=OWN)
+    with pytest.raises(SessionError, match="limit"):
+        opened(tunings, OTHERS[0], payer=OWN)
+    assert most < TUNINGS
+    opened(tunings, OWN)
+
+
 def test_places_are_taken_while_tunings_open() -> None:
     tunings = OpenedTunings(OWN)
-    with tunings.opening(OTHERS[0], b"a" * 16):
+    with tunings.opening(OTHERS[0], b"a" * 16, OTHERS[0]):
         with pytest.raises(SessionError) as error:
             opened(tunings, OTHERS[0], b"a" * 16)
         assert error.value.code == "session-exists"

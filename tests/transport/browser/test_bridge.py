@@ -1,4 +1,4 @@
-"""aiortc as a pipe: two carriers whose datagrams are handed over directly, sometimes not."""
+"""aiortc as a byte stream: two carriers whose datagrams are handed over directly, sometimes not."""
 
 import gc
 import struct
@@ -88,33 +88,33 @@ async def test_bytes_go_both_ways() -> None:
     data = bytes(range(256)) * 800  # 200 kB
     async with ends() as pair, trio.open_nursery() as nursery:
         assert sorted(pair.settled) == ["browser", "node"]
-        nursery.start_soon(write, pair.browser.pipe, data)
-        nursery.start_soon(write, pair.node.pipe, data[::-1])
+        nursery.start_soon(write, pair.browser.byte_stream, data)
+        nursery.start_soon(write, pair.node.byte_stream, data[::-1])
         with trio.fail_after(20):
-            assert await read(pair.node.pipe, len(data)) == data
-            assert await read(pair.browser.pipe, len(data)) == data[::-1]
+            assert await read(pair.node.byte_stream, len(data)) == data
+            assert await read(pair.browser.byte_stream, len(data)) == data[::-1]
 
 
 async def test_a_reader_that_does_not_read_holds_the_writer_back() -> None:
     data = bytes(range(256)) * 8192  # 2 MiB
     async with ends() as pair, trio.open_nursery() as nursery:
-        nursery.start_soon(write, pair.browser.pipe, data)
-        sizes = [-1, pair.node.pipe.unread]
+        nursery.start_soon(write, pair.browser.byte_stream, data)
+        sizes = [-1, pair.node.byte_stream.unread]
         with trio.fail_after(20):
             while sizes[-1] != sizes[-2] or not sizes[-1]:
                 await trio.sleep(0.2)
-                sizes.append(pair.node.pipe.unread)
+                sizes.append(pair.node.byte_stream.unread)
         assert defaults.WINDOW_BYTES // 2 < sizes[-1] <= defaults.WINDOW_BYTES + 16384
         with trio.fail_after(20):
-            assert await read(pair.node.pipe, len(data)) == data
+            assert await read(pair.node.byte_stream, len(data)) == data
 
 
 @pytest.mark.parametrize("which", ["browser", "node"])
 async def test_an_end_is_read_after_the_last_words(which: str) -> None:
     async with ends() as pair:
-        this, that = getattr(pair, which).pipe, pair.node.pipe
+        this, that = getattr(pair, which).byte_stream, pair.node.byte_stream
         if which == "node":
-            that = pair.browser.pipe
+            that = pair.browser.byte_stream
         await write(this, b"x" * 100_000)
         this.end()
         with trio.fail_after(10):
@@ -125,12 +125,12 @@ async def test_an_end_is_read_after_the_last_words(which: str) -> None:
 
 async def test_a_dropped_pipe_ends_the_other_side_too() -> None:
     async with ends() as pair:
-        pair.browser.pipe.close()
+        pair.browser.byte_stream.close()
         with trio.fail_after(10):
             await pair.browser.over.wait()
             await pair.node.over.wait()
         with pytest.raises(ConnectionResetError):
-            pair.node.pipe.read_ready(10)
+            pair.node.byte_stream.read_ready(10)
 
 
 async def test_another_certificate_than_the_offered_one_is_refused() -> None:
@@ -151,9 +151,9 @@ async def test_lost_datagrams_are_sent_again(autojump_clock: trio.testing.MockCl
 
     async with ends() as pair, trio.open_nursery() as nursery:
         pair.to_node = every_tenth_is_lost
-        nursery.start_soon(write, pair.browser.pipe, data)
+        nursery.start_soon(write, pair.browser.byte_stream, data)
         with trio.fail_after(300):
-            assert await read(pair.node.pipe, len(data)) == data
+            assert await read(pair.node.byte_stream, len(data)) == data
         assert seen > 80
 
 
@@ -177,7 +177,7 @@ async def test_a_breach_ends_the_channel_and_nothing_else() -> None:
             await pair.node.over.wait()
         assert pair.node.breach is not None
         with pytest.raises(OSError):
-            pair.node.pipe.read_ready(1)
+            pair.node.byte_stream.read_ready(1)
 
 
 async def test_twin_without_the_screen_the_same_reaches_aiortc() -> None:
@@ -206,21 +206,21 @@ async def test_datagrams_of_more_than_one_record_are_lost() -> None:
         return [datagram + datagram]
 
     async with ends() as pair:
-        await write(pair.browser.pipe, b"hello")
+        await write(pair.browser.byte_stream, b"hello")
         with trio.fail_after(5):
-            assert await read(pair.node.pipe, 5) == b"hello"
+            assert await read(pair.node.byte_stream, 5) == b"hello"
         pair.to_node = doubled
-        await write(pair.browser.pipe, b"again")
+        await write(pair.browser.byte_stream, b"again")
         with trio.move_on_after(0.2) as scope:
-            await pair.node.pipe.wait_readable()
+            await pair.node.byte_stream.wait_readable()
         assert scope.cancelled_caught
 
 
 async def test_no_second_handshake() -> None:
     async with ends() as pair:
-        await write(pair.browser.pipe, b"hello")
+        await write(pair.browser.byte_stream, b"hello")
         with trio.fail_after(5):
-            await read(pair.node.pipe, 5)
+            await read(pair.node.byte_stream, 5)
         hello = struct.pack(">BHHHIH", 22, 0xFEFD, 0, 0, 9, 5) + b"hello"
         before = pair.node._wire._queue.qsize()
         pair.node.take(hello)
@@ -272,15 +272,15 @@ async def test_an_exception_of_aiortc_s_ends_its_channel_and_nothing_else(
         with trio.fail_after(10):
             if method == "stop":
                 await node.opened.wait()
-                node.pipe.close()
+                node.byte_stream.close()
             await node.over.wait()
         await trio.sleep(0.02)
         gc.collect()  # a task tells of its exception when it is forgotten
         await trio.sleep(0.02)
         assert bridge.faults >= 1
-        await write(pair.browser.pipe, b"still there")
+        await write(pair.browser.byte_stream, b"still there")
         with trio.fail_after(10):
-            assert await read(pair.node.pipe, 11) == b"still there"
+            assert await read(pair.node.byte_stream, 11) == b"still there"
 
 
 async def another_pair(pair: Ends) -> tuple[Carrier, Carrier]:

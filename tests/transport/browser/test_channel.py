@@ -1,4 +1,4 @@
-"""A data channel as a pipe: messages below, bytes above."""
+"""A data channel as a byte stream: messages below, bytes above."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ class Below:
 
     told: list[str] = field(default_factory=list)
     read: int = 0
-    pipe: ChannelByteStream = field(init=False)
+    byte_stream: ChannelByteStream = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pipe = ChannelByteStream(
+        self.byte_stream = ChannelByteStream(
             ("192.0.2.1", 9),
             on_output=self._tell("output"),
             on_read=self._count,
@@ -37,20 +37,20 @@ class Below:
         self.read += size
 
     def write(self, data: bytes) -> int:
-        return self.pipe.write_ready(memoryview(data))
+        return self.byte_stream.write_ready(memoryview(data))
 
 
 async def test_bytes_come_out_of_messages() -> None:
     below = Below()
     with pytest.raises(BlockingIOError):
-        below.pipe.read_ready(10)
-    below.pipe.arrived(b"hello")
-    below.pipe.arrived(b"")
-    below.pipe.arrived(b"world")
-    assert below.pipe.unread == 10
-    assert below.pipe.read_ready(3) == b"hel" and below.pipe.read_ready(100) == b"lo"
-    assert below.pipe.read_ready(100) == b"world"
-    assert below.read == 10 and below.pipe.unread == 0
+        below.byte_stream.read_ready(10)
+    below.byte_stream.arrived(b"hello")
+    below.byte_stream.arrived(b"")
+    below.byte_stream.arrived(b"world")
+    assert below.byte_stream.unread == 10
+    assert below.byte_stream.read_ready(3) == b"hel" and below.byte_stream.read_ready(100) == b"lo"
+    assert below.byte_stream.read_ready(100) == b"world"
+    assert below.read == 10 and below.byte_stream.unread == 0
 
 
 async def test_a_reader_wakes_when_a_message_comes(
@@ -58,10 +58,10 @@ async def test_a_reader_wakes_when_a_message_comes(
 ) -> None:
     below = Below()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(below.pipe.wait_readable)
+        nursery.start_soon(below.byte_stream.wait_readable)
         await trio.testing.wait_all_tasks_blocked()
-        below.pipe.arrived(b"x")
-    await below.pipe.wait_readable()  # there is something: at once
+        below.byte_stream.arrived(b"x")
+    await below.byte_stream.wait_readable()  # there is something: at once
 
 
 async def test_bytes_leave_in_messages_of_bounded_size() -> None:
@@ -70,7 +70,7 @@ async def test_bytes_leave_in_messages_of_bounded_size() -> None:
     assert below.write(bytes(size)) == size
     assert below.told == ["output"]
     sizes = []
-    while (message := below.pipe.next_message(0)) is not None:
+    while (message := below.byte_stream.next_message(0)) is not None:
         sizes.append(len(message))
     assert sizes == [defaults.MESSAGE_BYTES, defaults.MESSAGE_BYTES, 5]
 
@@ -80,85 +80,87 @@ async def test_a_writer_is_held_back_by_what_is_unsent() -> None:
     assert below.write(bytes(2 * defaults.OUTGOING_BYTES)) == defaults.OUTGOING_BYTES
     with pytest.raises(BlockingIOError):
         below.write(b"x")
-    assert below.pipe.next_message(defaults.SEND_AHEAD_BYTES) is None  # enough is below already
+    assert (
+        below.byte_stream.next_message(defaults.SEND_AHEAD_BYTES) is None
+    )  # enough is below already
     woken = trio.Event()
 
     async def wait() -> None:
-        await below.pipe.wait_writable()
+        await below.byte_stream.wait_writable()
         woken.set()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
-        while below.pipe.next_message(0) is not None:
+        while below.byte_stream.next_message(0) is not None:
             assert not woken.is_set()
         await trio.testing.wait_all_tasks_blocked()
         assert woken.is_set()
-    await below.pipe.wait_writable()
+    await below.byte_stream.wait_writable()
 
 
 async def test_a_writer_waits_until_the_channel_has_sent_too() -> None:
     below = Below()
     below.write(b"x")
-    assert below.pipe.next_message(0) == b"x"
-    assert below.pipe.next_message(defaults.SEND_AHEAD_BYTES // 2) is None
+    assert below.byte_stream.next_message(0) == b"x"
+    assert below.byte_stream.next_message(defaults.SEND_AHEAD_BYTES // 2) is None
     with trio.move_on_after(0) as scope:
-        await below.pipe.wait_writable()
+        await below.byte_stream.wait_writable()
     assert scope.cancelled_caught
-    assert below.pipe.next_message(0) is None
-    await below.pipe.wait_writable()
+    assert below.byte_stream.next_message(0) is None
+    await below.byte_stream.wait_writable()
 
 
 async def test_end_lets_everything_leave_first() -> None:
     below = Below()
     below.write(b"last words")
-    below.pipe.end()
+    below.byte_stream.end()
     assert "end" not in below.told
     with pytest.raises(BrokenPipeError):
         below.write(b"more")
-    assert below.pipe.next_message(0) == b"last words"
-    assert below.pipe.next_message(0) is None
+    assert below.byte_stream.next_message(0) == b"last words"
+    assert below.byte_stream.next_message(0) is None
     assert below.told[-1] == "end"
 
 
 async def test_the_peer_s_end_is_read_after_its_last_bytes() -> None:
     below = Below()
-    below.pipe.arrived(b"bye")
-    below.pipe.ended()
-    await below.pipe.wait_readable()
-    assert below.pipe.read_ready(10) == b"bye" and below.pipe.read_ready(10) == b""
+    below.byte_stream.arrived(b"bye")
+    below.byte_stream.ended()
+    await below.byte_stream.wait_readable()
+    assert below.byte_stream.read_ready(10) == b"bye" and below.byte_stream.read_ready(10) == b""
     with pytest.raises(BrokenPipeError):
         below.write(b"x")
 
 
 async def test_a_lost_channel_is_an_error_after_its_last_bytes() -> None:
     below = Below()
-    below.pipe.arrived(b"bye")
-    below.pipe.lost()
-    assert below.pipe.read_ready(10) == b"bye"
+    below.byte_stream.arrived(b"bye")
+    below.byte_stream.lost()
+    assert below.byte_stream.read_ready(10) == b"bye"
     with pytest.raises(ConnectionResetError):
-        below.pipe.read_ready(10)
+        below.byte_stream.read_ready(10)
     with pytest.raises(ConnectionResetError):
-        await below.pipe.wait_writable()
+        await below.byte_stream.wait_writable()
 
 
 @pytest.mark.parametrize("what", ["wait_readable", "wait_writable"])
 async def test_closing_wakes_waiting_tasks(what: str) -> None:
     below = Below()
     below.write(b"x")
-    below.pipe.next_message(defaults.SEND_AHEAD_BYTES)
+    below.byte_stream.next_message(defaults.SEND_AHEAD_BYTES)
 
     async def wait() -> None:
         with pytest.raises(trio.ClosedResourceError):
-            await getattr(below.pipe, what)()
+            await getattr(below.byte_stream, what)()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
-        below.pipe.close()
-    below.pipe.close()
+        below.byte_stream.close()
+    below.byte_stream.close()
     assert below.told.count("close") == 1
-    below.pipe.arrived(b"late")
-    assert below.pipe.unread == 0
+    below.byte_stream.arrived(b"late")
+    assert below.byte_stream.unread == 0
     with pytest.raises(trio.ClosedResourceError):
-        below.pipe.read_ready(1)
+        below.byte_stream.read_ready(1)

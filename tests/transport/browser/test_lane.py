@@ -31,7 +31,7 @@ KEY = b"k" * 32
 
 async def link_over(session: BrowserSession, endpoint: Any) -> Link:
     """The dialler's side of a hello over a proven channel."""
-    path = SecureStream(session.pipe, cast(Tls, Clear(session)))
+    path = SecureStream(session.byte_stream, cast(Tls, Clear(session)))
     link: Link = await endpoint._introducing.join(
         path, PathKind.BROWSER, 0, "a node", endpoint._nursery
     )

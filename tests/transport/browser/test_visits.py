@@ -37,9 +37,9 @@ async def test_a_browser_comes_in_and_both_ends_know_each_other() -> None:
         (theirs,) = house.came
         assert theirs.peer == BROWSER.peer
         assert theirs.exporter == session.exporter
-        assert theirs.pipe.medium == "webrtc" and theirs.pipe.remote[0] == LOOPBACK
+        assert theirs.byte_stream.medium == "webrtc" and theirs.byte_stream.remote[0] == LOOPBACK
         assert house.gate.status.browsers == house.gate.status.proven == 1
-        session.pipe.close()
+        session.byte_stream.close()
         await until(lambda: house.gate.status.browsers == 0)
 
 
@@ -109,7 +109,7 @@ async def test_nothing_is_read_before_the_proof() -> None:
         await visitor.post(house.gate.port)
         with trio.fail_after(10):
             carrier = await visitor.connect(house.nursery)
-            carrier.pipe.write_ready(memoryview(bytes([0, 0, 0, 1, 1]) * 100))
+            carrier.byte_stream.write_ready(memoryview(bytes([0, 0, 0, 1, 1]) * 100))
             await carrier.over.wait()
         assert not house.came and house.gate.status.bad_proofs == 1
 
@@ -122,8 +122,8 @@ async def test_what_comes_right_behind_the_proof_is_kept() -> None:
             await visitor.connect(house.nursery)
             assert await visitor.introduce(visitor.proof() + b"hello") is not None
             (session,) = house.came
-            await session.pipe.wait_readable()
-        assert session.pipe.read_ready(100) == b"hello"
+            await session.byte_stream.wait_readable()
+        assert session.byte_stream.read_ready(100) == b"hello"
 
 
 async def test_a_browser_that_never_comes_is_forgotten(
@@ -181,4 +181,4 @@ async def test_the_gate_stops_with_browsers_in_it() -> None:
             await house.visitor(MALLORY).post(house.gate.port)
     assert session is not None
     with pytest.raises((OSError, trio.ClosedResourceError)):
-        house.came[0].pipe.write_ready(memoryview(b"x"))
+        house.came[0].byte_stream.write_ready(memoryview(b"x"))

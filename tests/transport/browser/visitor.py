@@ -159,10 +159,10 @@ class Visitor:
     async def introduce(self, proof: bytes) -> BrowserSession | None:
         """Send a proof, and read the node's."""
         assert self.carrier is not None and self.answer is not None
-        pipe = self.carrier.pipe
-        pipe.write_ready(memoryview(proof))
+        byte_stream = self.carrier.byte_stream
+        byte_stream.write_ready(memoryview(proof))
         try:
-            theirs = await read_exactly(pipe, PROOF_BYTES)
+            theirs = await read_exactly(byte_stream, PROOF_BYTES)
         except OSError:
             return None
         key = self.identity.public_key
@@ -170,7 +170,7 @@ class Visitor:
         if peer is None:
             return None
         assert peer == peer_id_of(self.answer.key)
-        return BrowserSession(pipe, peer, self.meeting().exporter(key, self.answer.key))
+        return BrowserSession(byte_stream, peer, self.meeting().exporter(key, self.answer.key))
 
     async def come(self, port: int, nursery: trio.Nursery) -> BrowserSession | None:
         await self.post(port)

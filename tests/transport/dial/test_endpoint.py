@@ -183,7 +183,7 @@ async def test_an_invitation_admits_only_as_many_peers_as_it_says() -> None:
         )
         assert book.uses == 0
         assert await dial_code(late, inviter.address) == "not-admitted"
-        guest.endpoint.admission = SwarmKey(KEY)  # handed over by a call
+        guest.endpoint.admit_by(SwarmKey(KEY))  # handed over by a call
         member = make_node(4, admission=SwarmKey(KEY))
         async with running(member):
             assert (await guest.endpoint.dial(member.address, timeout=5)).alive

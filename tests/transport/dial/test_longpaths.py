@@ -20,8 +20,8 @@ PAYLOAD = bytes(1 << 18)
 
 
 def line(trip: float) -> LinkSpec:
-    pipe = PipeSpec(delay=trip / 2 - 0.001, rate=FAST, queue=0.05)
-    return LinkSpec(pipe, pipe)
+    byte_stream = PipeSpec(delay=trip / 2 - 0.001, rate=FAST, queue=0.05)
+    return LinkSpec(byte_stream, byte_stream)
 
 
 async def linked(world: World, trip: float, **far: object) -> tuple[TransportNode, Link]:
@@ -95,7 +95,7 @@ async def test_a_port_that_does_not_answer_is_not_asked_again_at_once(
     assert a.dialer.udp is not None
     monkeypatch.setattr(a.dialer.udp, "dial", nobody)
     monkeypatch.setattr(defaults, "LONG_AGAIN_S", 5.0)
-    assert await carry(a, link, 8, in_flight=4) > 20
+    assert await carry(a, link, 11, in_flight=4) > 20
     assert carrier(link) == "tcp"
     assert len(asked) == 2 and asked[1] - asked[0] >= 5
 

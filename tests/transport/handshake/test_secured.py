@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Simulated:
-    """A socket without a descriptor: only its methods work (`pipe.py`)."""
+    """A socket without a descriptor: only its methods work (`byte_stream.py`)."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._socket = stream.socket

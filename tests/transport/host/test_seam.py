@@ -21,7 +21,7 @@ import trio
 from shoal.transport.errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from shoal.transport.host.blank import blank
 from shoal.transport.host.real import RealHost
-from shoal.transport.host.seam import FolderEntry, sleep_in_step
+from shoal.transport.host.seam import FolderEntry
 
 HOST = RealHost()
 FILES = HOST.files
@@ -492,21 +492,3 @@ def test_kept_memory_is_excluded_from_garbage_collection() -> None:
     finally:
         gc.unfreeze()
     assert any(each is loaded for each in gc.get_objects())
-
-
-@pytest.mark.trio
-async def test_sleepers_in_step_wake_together(autojump_clock: object) -> None:
-    woken = list[float]()
-
-    async def sleeper(after: float) -> None:
-        await trio.sleep(after)
-        for _ in range(3):
-            before = trio.current_time()
-            await sleep_in_step(2.0)
-            assert 0.999 <= trio.current_time() - before <= 3.001
-            woken.append(round(trio.current_time(), 6))
-
-    async with trio.open_nursery() as nursery:
-        for after in (0.1, 0.5, 0.9):
-            nursery.start_soon(sleeper, after)
-    assert sorted(woken) == [2.0] * 3 + [4.0] * 3 + [6.0] * 3

@@ -40,8 +40,8 @@ class Line:
     def at(self, when: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._due, (when, next(self._number), what))
 
-    def send(self, pipe: Pipe, size: int, arrived: Callable[[], None]) -> bool:
-        when = pipe.offer(self.now, size)
+    def send(self, byte_stream: Pipe, size: int, arrived: Callable[[], None]) -> bool:
+        when = byte_stream.offer(self.now, size)
         if when >= 0:
             self.at(when, arrived)
         return when >= 0

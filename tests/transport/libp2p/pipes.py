@@ -10,7 +10,7 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
-from shoal.transport.libp2p.connection import Libp2pConnection, Protocols
+from shoal.transport.libp2p.connection import Libp2pConnection, Protocols, ReadingCharges
 from shoal.transport.libp2p.multistream import ProtocolOffer, line
 from shoal.transport.libp2p.noise import Noise
 from shoal.transport.libp2p.session import NOISE, YAMUX, Libp2pSession
@@ -131,9 +131,9 @@ class RawPeer:
     """Noise and yamux's frames by hand."""
 
     def __init__(
-        self, pipe: MemoryByteStream, noise: Noise, ended: trio.Event, why: list[str]
+        self, byte_stream: MemoryByteStream, noise: Noise, ended: trio.Event, why: list[str]
     ) -> None:
-        self.pipe = pipe
+        self.byte_stream = byte_stream
         self.noise = noise
         self.ended = ended
         self.why = why
@@ -142,7 +142,7 @@ class RawPeer:
     async def write(self, plaintext: bytes) -> None:
         """Raises OSError, trio.ClosedResourceError where we were cut off."""
         self.noise.send(plaintext)
-        await self.pipe.send(self.noise.outgoing())
+        await self.byte_stream.send(self.noise.outgoing())
 
     async def frame(self, kind: int, flags: int, stream: int, size: int, body: bytes = b"") -> None:
         await self.write(HEADER.pack(0, kind, flags, stream, size) + body)
@@ -171,7 +171,7 @@ class RawPeer:
 
     async def _exactly(self, size: int) -> bytes:
         while len(self.buffer) < size:
-            data = await self.pipe.receive()
+            data = await self.byte_stream.receive()
             if not data:
                 raise EOFError
             self.buffer += self.noise.receive(data)
@@ -180,27 +180,27 @@ class RawPeer:
         return data
 
 
-async def introduce(pipe: MemoryByteStream, identity: Identity = THEIRS) -> Noise:
+async def introduce(byte_stream: MemoryByteStream, identity: Identity = THEIRS) -> Noise:
     """The dialler's part up to yamux."""
     offer = ProtocolOffer(NOISE)
-    await pipe.send(offer.opening())
+    await byte_stream.send(offer.opening())
     while offer.chosen is None:
-        offer.receive(await _some(pipe))
+        offer.receive(await _some(byte_stream))
     noise = Noise(identity, initiator=True, entropy=RealHost().entropy, expect=OURS.peer)
     noise.receive(offer.rest())
     while not noise.established:
-        await pipe.send(noise.outgoing())
-        noise.receive(await _some(pipe))
+        await byte_stream.send(noise.outgoing())
+        noise.receive(await _some(byte_stream))
     muxer = ProtocolOffer(YAMUX)
     noise.send(muxer.opening())
-    await pipe.send(noise.outgoing())
+    await byte_stream.send(noise.outgoing())
     while muxer.chosen is None:
-        muxer.receive(noise.receive(await _some(pipe)))
+        muxer.receive(noise.receive(await _some(byte_stream)))
     return noise
 
 
-async def _some(pipe: MemoryByteStream) -> bytes:
-    data = await pipe.receive()
+async def _some(byte_stream: MemoryByteStream) -> bytes:
+    data = await byte_stream.receive()
     if not data:
         raise Fault("stream-lost")
     return data
@@ -255,7 +255,7 @@ async def connected(
     protocols: Protocols = dict,
     **how: Any,
 ) -> AsyncIterator[Libp2pConnection]:
-    """A peer that keeps to the rules, at the other end of a pipe to `ours`."""
+    """A peer that keeps to the rules, at the other end of a byte stream to `ours`."""
     near, far = byte_stream_pair(ip)
     limits = Libp2pLimits(idle_s=1e9)
     session = Libp2pSession(
@@ -265,9 +265,8 @@ async def connected(
         near,
         session,
         host=RealHost(),
-        limits=limits,
         protocols=protocols,
-        budget=MemoryBudget(1 << 40),
+        charges=ReadingCharges(MemoryBudget(1 << 40)),
     )
     up = trio.Event()
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Our TLS over any two ends of a pipe, as links run it."""
+"""Our TLS over any two ends of a byte stream, as links run it."""
 
 import trio
 

@@ -171,7 +171,7 @@ async def test_a_peer_that_goes_away_cancels_its_calls(autojump_clock: Any) -> N
         await peer.open(1, CALL, prefixed(request("slow", {"s": 25})))
         await trio.sleep(1)
         assert ours.open == 1
-        peer.pipe.close()
+        peer.byte_stream.close()
         await peer.ended.wait()
         assert ours.open == 0
 

@@ -34,7 +34,7 @@ async def test_two_nodes_behind_nats_meet_at_a_relay(world: World) -> None:
 
         async def target() -> None:
             client = CircuitClient(hosts[1], B, port=lambda: 4001)
-            client.on_circuit(lambda pipe, source, relay: ends.append(pipe))
+            client.on_circuit(lambda byte_stream, source, relay: ends.append(byte_stream))
             await nursery.start(client.run)
             await client.reserve(Address(computers[0].addresses()[0], 4001, OURS.peer))
             addresses.extend(client.addresses())

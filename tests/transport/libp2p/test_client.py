@@ -19,7 +19,7 @@ from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import CircuitLimit, HopMessage, StopMessage
 from shoal.transport.libp2p.client import CircuitClient
-from shoal.transport.libp2p.connection import Libp2pConnection
+from shoal.transport.libp2p.connection import Libp2pConnection, ReadingCharges
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Libp2pSession
 from shoal.transport.libp2p.varint import prefixed, uvarint
@@ -54,10 +54,10 @@ async def test_a_py_libp2p_relay_carries_our_tls() -> None:
             async with clients() as (near, far):
                 with trio.fail_after(20):
                     ends: list[ByteStream] = []
-                    far.on_circuit(lambda pipe, source, relay: ends.append(pipe))
+                    far.on_circuit(lambda byte_stream, source, relay: ends.append(byte_stream))
                     await far.reserve(address)
-                    pipe = await near.dial(far.addresses()[0])
-                    paths = await secured(pipe, ends[0], RealHost())
+                    byte_stream = await near.dial(far.addresses()[0])
+                    paths = await secured(byte_stream, ends[0], RealHost())
                     await exchange(*paths, 500_000)
                     for path in paths:
                         path.close()
@@ -101,9 +101,8 @@ class Relay:
             TcpByteStream(stream),
             Libp2pSession(OURS, dialled=False, entropy=RealHost().entropy, limits=limits),
             host=RealHost(),
-            limits=limits,
             protocols=lambda: {wire.HOP: self._hop} if self.offers_hop else {},
-            budget=MemoryBudget(1 << 30),
+            charges=ReadingCharges(MemoryBudget(1 << 30)),
         )
         self.connections.append(connection)
         await connection.run()
@@ -249,14 +248,14 @@ def come(peer: str) -> bytes:
 async def test_circuits_that_we_did_not_ask_for_are_refused(virtual_time: Any) -> None:
     async with meeting() as (relay, client):
         came: list[PeerId] = []
-        client.on_circuit(lambda pipe, source, relay: came.append(source))
+        client.on_circuit(lambda byte_stream, source, relay: came.append(source))
         await code_of(client.dial, Address(LOOPBACK, 1, OURS.peer).through(B.peer))
-        pipe = await client.dial(relay.address.through(B.peer))
+        byte_stream = await client.dial(relay.address.through(B.peer))
         assert await relay.stop(come(B.peer)) == wire.PERMISSION_DENIED  # no reservation
         await client.reserve(relay.address)
         assert await relay.stop(come(B.peer)) == wire.OK
         assert came == [B.peer]
-        pipe.close()
+        byte_stream.close()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +272,7 @@ async def test_stop_messages_that_make_no_sense(
     virtual_time: Any, message: bytes, status: int
 ) -> None:
     async with meeting() as (relay, client):
-        client.on_circuit(lambda pipe, source, relay: pipe.close())
+        client.on_circuit(lambda byte_stream, source, relay: byte_stream.close())
         await client.reserve(relay.address)
         assert await relay.stop(message) == status
 
@@ -281,12 +280,12 @@ async def test_stop_messages_that_make_no_sense(
 async def test_a_flood_of_circuits_gives_eight(virtual_time: Any) -> None:
     async with meeting() as (relay, client):
         pipes: list[MuxStream] = []
-        client.on_circuit(lambda pipe, source, relay: pipes.append(pipe))
+        client.on_circuit(lambda byte_stream, source, relay: pipes.append(byte_stream))
         await client.reserve(relay.address)
         found = [await relay.stop(come(B.peer)) for _ in range(20)]
         assert found == [wire.OK] * 8 + [wire.RESOURCE_LIMIT_EXCEEDED] * 12
-        for pipe in pipes:
-            pipe.close()
+        for byte_stream in pipes:
+            byte_stream.close()
         await trio.sleep(0.1)
         assert await relay.stop(come(B.peer)) == wire.OK
 
@@ -300,12 +299,12 @@ async def test_a_stop_message_may_not_be_long(virtual_time: Any) -> None:
 
 async def test_the_connection_lasts_as_long_as_a_circuit_over_it(virtual_time: Any) -> None:
     async with meeting() as (relay, client):
-        pipe = await client.dial(relay.address.through(B.peer))
+        byte_stream = await client.dial(relay.address.through(B.peer))
         await trio.sleep(600)
         assert relay.connections[0].alive
         again = await client.dial(relay.address.through(B.peer))
         assert len(relay.connections) == 1  # the same one
-        pipe.close()
+        byte_stream.close()
         again.close()
         await trio.sleep(120)
         assert not relay.connections[0].alive

@@ -44,7 +44,7 @@ async def test_a_connection_is_held_while_it_is_in_use(autojump_clock: Any) -> N
 async def test_a_connection_that_is_held_must_give_signs_of_life(autojump_clock: Any) -> None:
     ours, seen = serving()
     async with connected(ours) as peer:
-        peer._session.yamux._on_ping = lambda flags, size: None  # type: ignore[method-assign]
+        peer.session.yamux._on_ping = lambda flags, size: None  # type: ignore[method-assign]
         with seen[0].held():
             await trio.sleep(defaults.SILENT_S + defaults.PING_S)
         assert seen[0].code == "silent"
@@ -52,7 +52,7 @@ async def test_a_connection_that_is_held_must_give_signs_of_life(autojump_clock:
 
 async def test_a_stream_that_says_no_protocol_is_given_up(autojump_clock: Any) -> None:
     async with connected(responder()) as peer:
-        stream: MuxStream = peer._shell(peer._session.yamux.open())
+        stream: MuxStream = peer._shell(peer.session.yamux.open())
         peer._flush()
         began = trio.current_time()
         await stream.wait_closed()
@@ -66,8 +66,8 @@ async def test_streams_whose_protocol_is_unknown_leave_nothing(autojump_clock: A
             with pytest.raises(Fault, match="no-protocol"):
                 await peer.open("/nothing/1")
         await trio.sleep(1)
-        assert not seen[0]._session.yamux.channels
-        assert seen[0]._session.yamux.held == 0
+        assert not seen[0].session.yamux.channels
+        assert seen[0].session.yamux.held == 0
 
 
 async def test_cancelled_at_any_moment_it_closes_everything(autojump_clock: Any) -> None:
@@ -76,11 +76,11 @@ async def test_cancelled_at_any_moment_it_closes_everything(autojump_clock: Any)
         ours, seen = serving()
         scope = trio.CancelScope()
 
-        async def talk(pipe: Any = near) -> None:
+        async def talk(byte_stream: Any = near) -> None:
             from tests.transport.libp2p.pipes import introduce
 
             try:
-                await introduce(pipe)
+                await introduce(byte_stream)
             except (Fault, OSError, trio.ClosedResourceError):
                 return
 

@@ -73,7 +73,7 @@ async def test_memory_stays(
         before = most = process.memory_info().rss
 
         async def drain() -> None:
-            while await peer.pipe.receive():
+            while await peer.byte_stream.receive():
                 pass
 
         async def watch() -> None:
@@ -90,5 +90,8 @@ async def test_memory_stays(
             await trio.sleep(1)
         most = max(most, process.memory_info().rss)
         nursery.cancel_scope.cancel()
-    print(f"{attack.__name__}: {peer.pipe.taken / MIB:.1f} MiB in, {(most - before) / MIB:.1f} up")
+    print(
+        f"{attack.__name__}: {peer.byte_stream.taken / MIB:.1f} MiB in, "
+        f"{(most - before) / MIB:.1f} up"
+    )
     assert most - before <= 32 * MIB

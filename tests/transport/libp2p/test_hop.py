@@ -15,7 +15,7 @@ from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import HopMessage, StopMessage
-from shoal.transport.libp2p.connection import Libp2pConnection
+from shoal.transport.libp2p.connection import Libp2pConnection, ReadingCharges
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Libp2pSession
 from shoal.transport.libp2p.varint import prefixed
@@ -364,9 +364,8 @@ async def test_libp2p_runs_through_a_circuit_and_no_further(autojump_clock: Any)
             near,
             session,
             host=RealHost(),
-            limits=limits,
             protocols=dict,
-            budget=MemoryBudget(1 << 30),
+            charges=ReadingCharges(MemoryBudget(1 << 30)),
         )
         up = trio.Event()
         nursery.start_soon(lambda: behind.serve_byte_stream(far, b"", relayed=True))

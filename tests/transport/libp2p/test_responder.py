@@ -217,7 +217,7 @@ async def test_idle_connections_end_though_they_ping_the_muxer(autojump_clock: A
         began = trio.current_time()
 
         async def drain() -> None:
-            while await peer.pipe.receive():
+            while await peer.byte_stream.receive():
                 pass
 
         async with trio.open_nursery() as nursery:
@@ -252,7 +252,7 @@ async def test_bytes_over_the_window_end_the_connection(autojump_clock: Any) -> 
         assert await refused(lambda: flood(peer, 1 << 30))
         await peer.ended.wait()
         assert peer.why == ["window-exceeded"]
-        assert peer.pipe.taken < MIB
+        assert peer.byte_stream.taken < MIB
 
 
 async def test_bytes_for_a_stream_that_is_over_are_dropped_slowly(autojump_clock: Any) -> None:
@@ -265,14 +265,14 @@ async def test_bytes_for_a_stream_that_is_over_are_dropped_slowly(autojump_clock
         await peer.ended.wait()
         assert peer.why == ["idle"]
         most = defaults.IDLE_S * defaults.PEER_RATE + defaults.PEER_BURST_BYTES + MIB
-        assert peer.pipe.taken < most < 400 << 16
+        assert peer.byte_stream.taken < most < 400 << 16
 
 
 async def leave_unread(peer: RawPeer, streams: int) -> None:
     """Pings on streams whose answers get no credit: half of each 480 KiB stays unread with us."""
 
     async def drain() -> None:
-        while await peer.pipe.receive():
+        while await peer.byte_stream.receive():
             pass
 
     async with trio.open_nursery() as nursery:
@@ -318,7 +318,7 @@ async def rate_of(limits: Libp2pLimits, seconds: float) -> Rate:
         began, sent = trio.current_time(), 0
 
         async def drain() -> None:
-            while await peer.pipe.receive():
+            while await peer.byte_stream.receive():
                 pass
 
         async with trio.open_nursery() as nursery:
@@ -366,7 +366,7 @@ async def test_a_peer_that_takes_nothing_is_dropped(autojump_clock: Any) -> None
         assert await refused(pings)
         await peer.ended.wait()
         assert peer.why == ["stuck"]
-        assert peer.pipe.taken < 2 * MIB  # more was not read
+        assert peer.byte_stream.taken < 2 * MIB  # more was not read
         assert trio.current_time() - began == pytest.approx(defaults.UNSENT_S, abs=5)
 
 

@@ -254,22 +254,22 @@ def test_without_counts_each_change_keeps_every_frame(monkeypatch: pytest.Monkey
     counted = LaneConnection.give_back
 
     def listed(connection: LaneConnection) -> list[QueuedFrame]:
-        items = list(connection._unacked)
+        items = list(connection.unacked)
         lost = counted(connection)
-        connection._unacked = deque(item if isinstance(item, int) else 1 for item in items)
+        connection.unacked = deque(item if isinstance(item, int) else 1 for item in items)
         return lost
 
     monkeypatch.setattr(LaneConnection, "give_back", listed)
     _, first, last = to_and_fro()
-    assert (len(first._unacked), len(last._unacked)) == (500, 500)
+    assert (len(first.unacked), len(last.unacked)) == (500, 500)
 
 
 def test_a_peer_that_makes_us_switch_paths_costs_no_memory() -> None:
     """A peer that acknowledges nothing and lets each path look dead in turn gets all frames again
     each time. Frames that left before cost only a count, and the counts stay correct."""
     lane, first, last = to_and_fro()
-    assert len(first._unacked) == 1
-    assert len(last._unacked) == 51
+    assert len(first.unacked) == 1
+    assert len(last.unacked) == 51
     assert first.acknowledge(499) == 0
     with pytest.raises(Fault):
         first.acknowledge(501)

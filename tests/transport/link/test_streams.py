@@ -39,6 +39,32 @@ async def test_streams_are_byte_exact_both_ways() -> None:
         assert received == text.upper()
 
 
+async def test_the_first_bytes_leave_with_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = make_node(1), make_node(2)
+    got, there = list[bytes](), trio.Event()
+
+    async def sink(incoming: IncomingStream) -> None:
+        got.append(await incoming.stream.receive(1 << 20))
+        there.set()
+
+    b.endpoint.handle_stream("sink", sink)
+    async with running(a, b):
+        link = await linked(a, b)
+        streams, queued = link._streams, list[list[int]]()
+        flush = streams._flush
+
+        def noted() -> None:
+            queued.append([core.queued for core in link._lane.streams.values()])
+            flush()
+
+        monkeypatch.setattr(streams, "_flush", noted)
+        await link.open_stream("sink", first=b"hello" * 1000)
+        assert queued == [[5000]], "they were queued before anything was sent"
+        with trio.fail_after(5):
+            await there.wait()
+        assert got == [b"hello" * 1000]
+
+
 async def test_a_slow_reader_holds_the_sender_back() -> None:
     a, b = make_node(1), make_node(2)
     gate = trio.Event()

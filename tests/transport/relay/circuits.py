@@ -30,7 +30,7 @@ FAST = RelayLimits(volunteer=True, rate=1 << 40)
 class Arrived:
     """A circuit that the relay offered to its target."""
 
-    pipe: CircuitByteStream
+    byte_stream: CircuitByteStream
     source: PeerId
     relay: PeerId
     seen: Vouched | None
@@ -54,7 +54,7 @@ class Trio:
         before = len(self.arrived)
         near = await self.ca.dial(self.r.address, self.b.endpoint.peer, timeout=5)
         await until(lambda: len(self.arrived) > before)
-        return near, self.arrived[-1].pipe
+        return near, self.arrived[-1].byte_stream
 
     def link(self, node: Node) -> Link:
         """The relay's link to a node."""

@@ -87,8 +87,8 @@ class Node:
         async def call() -> CircuitByteStream:
             return await self.client.dial(relay, peer, timeout=10)
 
-        pipe: CircuitByteStream = await self.computer.run(call)
-        return pipe
+        byte_stream: CircuitByteStream = await self.computer.run(call)
+        return byte_stream
 
 
 @asynccontextmanager

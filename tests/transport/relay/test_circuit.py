@@ -1,4 +1,4 @@
-"""A circuit as a pipe; and relays that lie."""
+"""A circuit as a byte stream; and relays that lie."""
 
 import struct
 from collections import Counter
@@ -105,16 +105,16 @@ SEEN = preface(msgpack.packb({"seen": ["127.0.0.1", 4001, 0]}))
 async def test_the_preface_may_come_in_pieces(cut: int) -> None:
     async with lied_to() as liar:
         liar.preface = SEEN[:cut]
-        pipe = await liar.dial()
+        byte_stream = await liar.dial()
         await until(lambda: liar.streams)
         await trio.testing.wait_all_tasks_blocked(0.01)
         with pytest.raises(BlockingIOError):
-            pipe.read_ready(100)
+            byte_stream.read_ready(100)
         await liar.streams[0].send(SEEN[cut:] + b"and more")
-        assert await receive(pipe, 3) == b"and"
-        assert pipe.seen == ("127.0.0.1", 4001, 0, "")
-        pipe.close()
-        pipe.close()
+        assert await receive(byte_stream, 3) == b"and"
+        assert byte_stream.seen == ("127.0.0.1", 4001, 0, "")
+        byte_stream.close()
+        byte_stream.close()
 
 
 @pytest.mark.parametrize(
@@ -132,20 +132,20 @@ async def test_the_preface_may_come_in_pieces(cut: int) -> None:
 async def test_a_bad_preface_ends_the_circuit(lie: bytes) -> None:
     async with lied_to() as liar:
         liar.preface = lie
-        pipe = await liar.dial()
+        byte_stream = await liar.dial()
         with pytest.raises(OSError):
-            await receive(pipe)
-        assert pipe.failure == "bad-preface"
+            await receive(byte_stream)
+        assert byte_stream.failure == "bad-preface"
 
 
 async def test_an_end_in_the_preface() -> None:
     async with lied_to() as liar:
         liar.preface = SEEN[:4]
-        pipe = await liar.dial()
+        byte_stream = await liar.dial()
         await until(lambda: liar.streams)
         liar.streams[0].end()
         with pytest.raises(OSError):
-            await receive(pipe)
+            await receive(byte_stream)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ async def test_an_end_in_the_preface() -> None:
 async def test_a_lie_about_where_the_peer_is_seen_is_not_passed_on(seen: object) -> None:
     async with lied_to() as liar:
         liar.preface = preface(msgpack.packb({"seen": seen})) + b"x"
-        pipe = await liar.dial()
-        assert await receive(pipe) == b"x"
-        assert pipe.seen is None
+        byte_stream = await liar.dial()
+        assert await receive(byte_stream) == b"x"
+        assert byte_stream.seen is None
         await liar.accept({"peer": OTHER, "seen": seen})
         await until(lambda: liar.arrived)
         assert liar.arrived[0].seen is None
@@ -208,7 +208,7 @@ async def test_a_flood_of_circuits_is_bounded() -> None:
         async with running(*relays):
             for node in relays:
                 link = await node.endpoint.dial(liar.victim.address, timeout=5)
-                liar.client._held[node.endpoint.peer] = liar.client.relays[0]
+                liar.client.reservations[node.endpoint.peer] = liar.client.relays[0]
                 for number in range(50):
                     header = {"peer": PEERS[number % 25]}
                     streams.append(await link.open_stream("relay.accept", header))
@@ -217,7 +217,7 @@ async def test_a_flood_of_circuits_is_bounded() -> None:
             by_relay = Counter(each.relay for each in liar.arrived)
             assert max(by_relay.values()) == ARRIVING_PER_RELAY
             for each in liar.arrived:
-                each.pipe.close()
+                each.byte_stream.close()
             await trio.sleep(0.05)
             await liar.accept({"peer": OTHER})
             await until(lambda: len(liar.arrived) == ARRIVING + 1)
@@ -241,7 +241,7 @@ async def test_each_bound_of_the_flood_is_needed(
             streams = []
             for node in relays:
                 link = await node.endpoint.dial(liar.victim.address, timeout=5)
-                liar.client._held[node.endpoint.peer] = liar.client.relays[0]
+                liar.client.reservations[node.endpoint.peer] = liar.client.relays[0]
                 for number in range(60):
                     header = {"peer": PEERS[number % 25]}
                     streams.append(await link.open_stream("relay.accept", header))
@@ -261,7 +261,7 @@ async def _circuits(count: int, sources: int, pause: float = 0.0) -> int:
                 while not stream.failed and len(liar.arrived) == before:  # noqa: ASYNC110
                     await trio.sleep(0.001)
             if pause:
-                liar.arrived[-1].pipe.close()
+                liar.arrived[-1].byte_stream.close()
             await trio.sleep(pause)
         return len(liar.arrived)
 
@@ -329,15 +329,15 @@ async def test_what_waits_for_a_closed_pipe_ends() -> None:
         near, far = await trio_.dial()
         ended = []
 
-        async def wait(pipe: CircuitByteStream, *, reading: bool) -> None:
+        async def wait(byte_stream: CircuitByteStream, *, reading: bool) -> None:
             with pytest.raises(trio.ClosedResourceError):
                 if reading:
-                    await pipe.wait_readable()
+                    await byte_stream.wait_readable()
                 while not reading:
-                    await pipe.wait_writable()
+                    await byte_stream.wait_writable()
                     with pytest.raises(BlockingIOError):
                         while True:
-                            pipe.write_ready(memoryview(bytes(1 << 16)))
+                            byte_stream.write_ready(memoryview(bytes(1 << 16)))
             ended.append(reading)
 
         await write(far, b"x")

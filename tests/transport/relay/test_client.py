@@ -49,7 +49,7 @@ async def test_two_behind_nats_meet_through_a_relay(world: World, kinds: tuple[s
         near = await a.dial(Address.parse(str(address)))
         await until(lambda: b.arrived)
         (came,) = b.arrived
-        paths = await secure(near, came.pipe, a.identity, b.identity)
+        paths = await secure(near, came.byte_stream, a.identity, b.identity)
         assert paths[0].tls.peer == b.peer and paths[1].tls.peer == came.source == a.peer
         assert came.relay == relay.peer
         assert near.seen is not None and came.seen is not None
@@ -57,7 +57,7 @@ async def test_two_behind_nats_meet_through_a_relay(world: World, kinds: tuple[s
         assert came.seen.ip == world.gateways["ga"].wan.addresses[0]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write, near, bytes(300_000))
-            await read(came.pipe, 300_000)
+            await read(came.byte_stream, 300_000)
 
 
 async def test_the_three_nearest_are_chosen(world: World) -> None:
@@ -286,7 +286,7 @@ async def test_the_relay_loses_power_during_a_transfer(world: World) -> None:
         first, second = b.client.addresses()
         near = await a.dial(first)
         await until(lambda: b.arrived)
-        far = b.arrived[0].pipe
+        far = b.arrived[0].byte_stream
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lose, world)
             with pytest.raises(OSError):
@@ -299,7 +299,7 @@ async def test_the_relay_loses_power_during_a_transfer(world: World) -> None:
         near = await a.dial(second)
         await until(lambda: len(b.arrived) == 2)
         await write(near, b"there you are")
-        assert await read(b.arrived[1].pipe, 13) == b"there you are"
+        assert await read(b.arrived[1].byte_stream, 13) == b"there you are"
 
 
 async def lose(world: World) -> None:

@@ -381,11 +381,11 @@ async def test_the_relay_dies_during_a_transfer(virtual_time: object) -> None:
         await write(near, b"x")
         assert await receive(far) == b"x"
         trio_.r.scope.cancel()
-        for pipe in (near, far):
+        for byte_stream in (near, far):
             with pytest.raises(OSError):
                 while True:
-                    await receive(pipe)
-            assert pipe.failure == "link-lost"
+                    await receive(byte_stream)
+            assert byte_stream.failure == "link-lost"
         await until(lambda: not trio_.cb.addresses())
 
 
@@ -419,12 +419,12 @@ async def test_a_target_that_resets_while_the_source_reads_nothing(virtual_time:
 async def test_cancelling_the_relay_at_any_moment_leaves_nothing_open(virtual_time: object) -> None:
     for delay in (0.0, 0.001, 0.003, 0.01):
         async with relayed() as trio_:
-            pipe = await trio_.ca.dial(trio_.r.address, trio_.b.endpoint.peer, timeout=5)
+            byte_stream = await trio_.ca.dial(trio_.r.address, trio_.b.endpoint.peer, timeout=5)
             await trio.sleep(delay)
             trio_.r.scope.cancel()
             await stopped(trio_.r)
             assert not trio_.service.book.figures().circuits
-            pipe.close()
+            byte_stream.close()
 
 
 async def test_circuits_may_not_overtake_the_relay_s_own_calls(
@@ -435,7 +435,7 @@ async def test_circuits_may_not_overtake_the_relay_s_own_calls(
             trio_.r.address, trio_.b.endpoint.peer, timeout=5, priority=Priority.CONTROL
         )
         await until(lambda: trio_.arrived)
-        assert trio_.arrived[0].pipe._stream.priority == Priority.ACTIVATION
+        assert trio_.arrived[0].byte_stream._stream.priority == Priority.ACTIVATION
         near.close()
 
 
@@ -446,10 +446,10 @@ async def test_a_target_without_a_client_refuses(virtual_time: object) -> None:
     async with running(a, b, r):
         await b.endpoint.dial(r.address, timeout=5)
         service.book.reserve(Asker(b.endpoint.peer, "127.0.0.1", 0.0), trio.current_time())
-        pipe = await client.dial(r.address, b.endpoint.peer, timeout=5)
+        byte_stream = await client.dial(r.address, b.endpoint.peer, timeout=5)
         with pytest.raises(OSError):
-            await receive(pipe)
-        assert pipe.failure == "unknown-method"
+            await receive(byte_stream)
+        assert byte_stream.failure == "unknown-method"
 
 
 async def test_newcomers_of_an_open_swarm_are_strangers(
@@ -465,9 +465,9 @@ async def test_newcomers_of_an_open_swarm_are_strangers(
             return (await link.call("relay.reserve", timeout=5)).header["seconds"]
 
         assert await lasts() == FAST.stranger_s
-        trio_.r.endpoint.admission = SwarmKey(b"a key of a private swarm")
+        trio_.r.endpoint.admit_by(SwarmKey(b"a key of a private swarm"))
         assert await lasts() == FAST.member_s
-        trio_.r.endpoint.admission = OpenSwarm()
+        trio_.r.endpoint.admit_by(OpenSwarm())
         assert await lasts() == FAST.stranger_s
         await trio.sleep(5)
         assert await lasts() == FAST.member_s

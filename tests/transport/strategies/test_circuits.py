@@ -121,9 +121,9 @@ async def test_a_libp2p_program_on_a_circuit_stays_connected(autojump_clock: Any
     class Joins:
         """Handle a byte stream like an incoming circuit."""
 
-        async def serve_byte_stream(self, pipe: ByteStream, first: bytes) -> str:
-            pipe.medium = "circuit"  # type: ignore[misc]
-            await dialer.circuits.take_foreign(cast(MuxStream, pipe))
+        async def serve_byte_stream(self, byte_stream: ByteStream, first: bytes) -> str:
+            byte_stream.medium = "circuit"  # type: ignore[misc]
+            await dialer.circuits.take_foreign(cast(MuxStream, byte_stream))
             await trio.sleep_forever()
             return ""
 

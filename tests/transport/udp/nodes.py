@@ -45,10 +45,10 @@ class Node:
         self.trusting = True
         self.port.on_byte_stream(self._on_byte_stream)
 
-    def _on_byte_stream(self, pipe: QuicByteStream) -> None:
+    def _on_byte_stream(self, byte_stream: QuicByteStream) -> None:
         if self.trusting:
-            pipe.trust()
-        self._accepted.send_nowait(pipe)
+            byte_stream.trust()
+        self._accepted.send_nowait(byte_stream)
 
     @property
     def place(self) -> Place:
@@ -107,7 +107,7 @@ async def running(*hosts: Host, limits: UdpLimits | None = None) -> AsyncIterato
 
 
 async def joined(a: Node, b: Node) -> tuple[QuicByteStream, QuicByteStream]:
-    """A pipe from `a` to `b`, both ends; one byte has come through."""
+    """A byte stream from `a` to `b`, both ends; one byte has come through."""
     near = await a.dial(b.place)
     near.write_ready(memoryview(b"!"))
     far = await b.accept()

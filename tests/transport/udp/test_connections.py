@@ -151,12 +151,12 @@ async def test_half_open_connections_end_in_time(world: World) -> None:
         connections = b.port.connections
         for n in range(5):
             connections.receive([(first_packet(), (f"198.51.{n}.1", 1))], b.port.sockets[0])
-        pipe = await a.dial(b.place)  # says nothing
+        byte_stream = await a.dial(b.place)  # says nothing
         assert len(connections) == 6 == connections.gate.half_open.count
         await trio.sleep(4)
         assert len(connections) == 0 == connections.gate.half_open.count
         with pytest.raises(OSError):
-            pipe.read_ready(1)
+            byte_stream.read_ready(1)
 
 
 async def _squat(world: World, trusting: bool) -> tuple[int, int]:
@@ -185,9 +185,9 @@ async def test_without_that_a_byte_would_be_enough(world: World) -> None:
     assert await _squat(world, trusting=True) == (30, 30)
 
 
-def _far_byte(pipe: QuicByteStream, offset: int) -> None:
+def _far_byte(byte_stream: QuicByteStream, offset: int) -> None:
     """Have the next packet carry a byte of the stream that is far beyond the others."""
-    sender = pipe.connection._streams[0].sender
+    sender = byte_stream.connection._streams[0].sender
     frames = [QuicStreamFrame(data=b"x", offset=offset)]
     usual = sender.get_frame
 
@@ -196,7 +196,7 @@ def _far_byte(pipe: QuicByteStream, offset: int) -> None:
 
     sender.get_frame = get_frame  # type: ignore[method-assign, assignment]
     sender.buffer_is_empty = False
-    pipe._flush()
+    byte_stream._flush()
 
 
 async def _sparse(world: World, limits: UdpLimits) -> tuple[int, int]:
@@ -350,7 +350,7 @@ def _wakes(patch: pytest.MonkeyPatch) -> list[bool]:
 
 async def test_a_pipe_that_is_not_accepted_is_closed(world: World) -> None:
     async with running(*pair(world)) as (a, b):
-        b.port.on_byte_stream(lambda pipe: pipe.close())
+        b.port.on_byte_stream(lambda byte_stream: byte_stream.close())
         near = await a.dial(b.place)
         await write(near, b"anybody?")
         with trio.fail_after(2):

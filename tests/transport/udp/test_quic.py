@@ -40,9 +40,9 @@ async def test_bytes_both_ways_and_the_end(world: World) -> None:
 async def test_nothing_has_come(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         near, far = await joined(a, b)
-        for pipe in (near, far):
+        for byte_stream in (near, far):
             with pytest.raises(BlockingIOError):
-                pipe.read_ready(100)
+                byte_stream.read_ready(100)
 
 
 CLEAN = PipeSpec(delay=0.01, rate=5e6)

@@ -108,7 +108,7 @@ class PunchAttempt:
         self._nursery: trio.Nursery | None = None
         self._deadline = self._began + tools.limits.attempt_s
         self._scope = trio.CancelScope(deadline=self._deadline)
-        self._pipe: QuicByteStream | None = None  # the byte stream on the chosen pair
+        self._byte_stream: QuicByteStream | None = None  # the byte stream on the chosen pair
 
     # Life of the attempt.
 
@@ -134,7 +134,7 @@ class PunchAttempt:
         finally:
             self._tools.searching.discard(self.name)
             if self.sockets is not None:
-                self.sockets.close(keep=self._kept if self._pipe is not None else None)
+                self.sockets.close(keep=self._kept if self._byte_stream is not None else None)
             self.settled.set()
             self.over.set()
 
@@ -161,7 +161,11 @@ class PunchAttempt:
     @property
     def kept(self) -> tuple[Datagrams, QuicByteStream] | None:
         """(extra socket that stays in use after the attempt, byte stream on it), or None."""
-        return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
+        return (
+            None
+            if self._kept is None or self._byte_stream is None
+            else (self._kept, self._byte_stream)
+        )
 
     async def begin(self, mine: PreparedRound, theirs: PunchOffer, at: float) -> None:
         """Begin a round at the time `at`, and return once its checks and dials have been started.
@@ -345,14 +349,14 @@ class PunchAttempt:
         udp = self._tools.udp
         assert udp is not None
         try:
-            pipe = await udp.dial(
+            byte_stream = await udp.dial(
                 chosen.place, socket=chosen.socket, timeout=self._tools.limits.dial_s
             )
         except (ShoalError, OSError, trio.ClosedResourceError, trio.BrokenResourceError):
             self._strategies["udp"] = StrategyOutcome(StrategyResult.NO_ANSWER, "quic")
             return
-        self._pipe = pipe
-        self._deliver(pipe, "udp", self.kind_of_udp())
+        self._byte_stream = byte_stream
+        self._deliver(byte_stream, "udp", self.kind_of_udp())
 
     def kind_of_udp(self) -> PathKind:
         """Return the path kind of the chosen pair; PUNCHED if none is chosen."""
@@ -368,9 +372,9 @@ class PunchAttempt:
         """Return whether a QUIC connection accepted from an address belongs to this attempt."""
         return not self.part.client and self._choice is not None and self._choice.place == place
 
-    def arrived(self, pipe: QuicByteStream) -> None:
+    def arrived(self, byte_stream: QuicByteStream) -> None:
         """Record that the peer has opened its QUIC connection on the chosen pair."""
-        self._pipe = pipe
+        self._byte_stream = byte_stream
         self._work("udp")
 
     # TCP.
@@ -403,10 +407,10 @@ class PunchAttempt:
 
     # Results.
 
-    def _deliver(self, pipe: ByteStream, strategy: str, path_kind: PathKind) -> None:
+    def _deliver(self, byte_stream: ByteStream, strategy: str, path_kind: PathKind) -> None:
         """Record the success of a strategy, and pass its byte stream to the node."""
         self._work(strategy)
-        self._tools.on_byte_stream(pipe, self.peer, self.part.client, path_kind)
+        self._tools.on_byte_stream(byte_stream, self.peer, self.part.client, path_kind)
 
     def _work(self, strategy: str) -> None:
         """Record that a strategy has worked, with the time that it took."""

@@ -318,8 +318,8 @@ class Puncher:
 
     def _sweep(self) -> None:
         """Close extra sockets whose connection has ended, and forget the times of old offers."""
-        for socket, pipe in list(self._kept.items()):
-            if pipe.connection.ended and self.tools.udp is not None:
+        for socket, byte_stream in list(self._kept.items()):
+            if byte_stream.connection.ended and self.tools.udp is not None:
                 del self._kept[socket]
                 discard(self.tools, self.tools.udp, socket)
         since = self._host.now() - self.limits.offers_s
@@ -340,15 +340,15 @@ class Puncher:
             return True
         return any(each.receive(message, data, source, key) for each in self._all())
 
-    def arrived(self, pipe: QuicByteStream) -> PeerId | None:
+    def arrived(self, byte_stream: QuicByteStream) -> PeerId | None:
         """Return the peer to which an accepted QUIC connection probably belongs.
 
         This is the peer of the attempt that has chosen the connection's remote address. Returns
         None if there is no such attempt. The caller must still authenticate the peer.
         """
         for attempt in self._all():
-            if attempt.expects(pipe.remote):
-                attempt.arrived(pipe)
+            if attempt.expects(byte_stream.remote):
+                attempt.arrived(byte_stream)
                 return attempt.peer
         return None
 
@@ -365,7 +365,7 @@ class Puncher:
             if attempt is not None:
                 attempt.met(medium)
 
-    async def is_client(self, pipe: ByteStream) -> bool:
+    async def is_client(self, byte_stream: ByteStream) -> bool:
         """Return whether this side must be the TLS client on an accepted TCP connection.
 
         That is so if the connection comes from the peer of an attempt in which this side is the
@@ -373,8 +373,8 @@ class Puncher:
         connection's remote address. Raises the errors of `ByteStream.wait_readable`.
         """
         for attempt in self._all():
-            if attempt.part.client and attempt.may_be_at(pipe.remote[0]):
-                if not await stays_silent(pipe, self.limits):
+            if attempt.part.client and attempt.may_be_at(byte_stream.remote[0]):
+                if not await stays_silent(byte_stream, self.limits):
                     return False
                 attempt.met("tcp")
                 return True

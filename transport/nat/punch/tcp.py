@@ -142,7 +142,7 @@ class Dialling:
         return PunchDialResult.WORKED
 
 
-async def stays_silent(pipe: ByteStream, limits: PunchLimits) -> bool:
+async def stays_silent(byte_stream: ByteStream, limits: PunchLimits) -> bool:
     """Return whether a peer that has dialled our listener sends nothing for `first_byte_s` seconds.
 
     The dialler of an ordinary connection is the TLS client, and sends first. In hole punching both
@@ -152,6 +152,6 @@ async def stays_silent(pipe: ByteStream, limits: PunchLimits) -> bool:
     `ByteStream.wait_readable`.
     """
     with trio.move_on_after(limits.first_byte_s):
-        await pipe.wait_readable()
+        await byte_stream.wait_readable()
         return False
     return True

@@ -1,1 +1,4 @@
-"""The backward pass of a shard in torch, for training adapters."""
+"""The backward pass of a shard in torch, for training adapters.
+
+Public: `ShardTuner`. Imports `families/`, `native/` and `scheduling/`.
+"""

@@ -48,7 +48,8 @@ class Pages:
 
 
 def give_back() -> None:
-    """Return the memory of freed tensors to the system. glibc keeps what loading has freed."""
+    """Return the memory of freed tensors to the system. glibc keeps what loading and measuring have
+    freed."""
     if sys.platform.startswith("linux"):
         with contextlib.suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)

@@ -2,4 +2,6 @@
 
 Each module has `FAMILY`, whose `read` checks a config.json. Names and defaults are those of the
 family's configuration class in transformers.
+
+Public: `FAMILY` of each module. Imports only the modules at the top of the folders that contain it.
 """

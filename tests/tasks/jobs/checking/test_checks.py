@@ -88,7 +88,7 @@ class Desk:
         rows = [_row(factor * (n + 2), n + 2) for n in range(self.rows)]
         text = b"".join(output_line(n, row) for n, row in enumerate(rows, 1)).decode()
         claim = new_claim(claimant, self.job.id, 1, done=True)
-        return await self.checks.judge(self.job, claim, JobOutcome(text=text))
+        return (await self.checks.judge(self.job, claim, JobOutcome(text=text))).verdict
 
 
 def _row(loss: float, tokens: int) -> dict[str, Any]:
@@ -107,7 +107,7 @@ async def test_a_chain_without_the_claimant_computes(
     async with trio.open_nursery() as nursery:
         desk = Desk(nursery, Swarm([WORKER, ONE, TWO]))
         assert await desk.judge() is Verdict.RIGHT and desk.swarm.asked == [ONE]
-        assert desk.trust._figures[WORKER].rows == 1
+        assert desk.trust.figures[WORKER].rows == 1
 
 
 async def test_two_chains_without_a_common_node_decide(
@@ -138,14 +138,14 @@ async def test_what_nobody_else_can_compute_is_believed(
         assert await desk.judge(2.0) is Verdict.UNCHECKED
         assert await desk.judge(2.0, ME) is Verdict.UNCHECKED
         claim, outcome = new_claim(WORKER, desk.job.id, 1, done=True), failed("worker-crashed", "")
-        assert await desk.checks.judge(desk.job, claim, outcome) is Verdict.UNCHECKED
+        assert (await desk.checks.judge(desk.job, claim, outcome)).verdict is Verdict.UNCHECKED
 
 
 async def test_an_error_for_a_possible_row_is_refused(autojump_clock: object) -> None:
     async with trio.open_nursery() as nursery:
         desk = Desk(nursery, Swarm([ONE, TWO]), rows=3)
         claim, outcome = new_claim(WORKER, desk.job.id, 1, done=True), failed("bad-spec", "")
-        assert await desk.checks.judge(desk.job, claim, outcome) is Verdict.WRONG
+        assert (await desk.checks.judge(desk.job, claim, outcome)).verdict is Verdict.WRONG
         assert not desk.trust.is_liar(WORKER)
 
 
@@ -154,7 +154,7 @@ async def test_a_known_claimant_is_checked_less(autojump_clock: object) -> None:
         desk = Desk(nursery, Swarm([ONE, TWO]), rows=4)
         while desk.trust.share(WORKER) > defaults.SHARE:
             await desk.judge()
-        assert desk.trust._figures[WORKER].rows >= defaults.PROBATION
+        assert desk.trust.figures[WORKER].rows >= defaults.PROBATION
         before = desk.checks.rows
         for _ in range(200):
             await desk.judge()
@@ -220,7 +220,7 @@ async def test_figures_are_bounded_and_lies_are_remembered_longest(
         for number in range(defaults.PEERS + 20):
             peer = Identity.from_seed(number.to_bytes(32)).peer
             desk.trust.note_right(peer, 1, float(number))
-        assert len(desk.trust._figures) == defaults.PEERS and desk.trust.is_liar(WORKER)
+        assert len(desk.trust.figures) == defaults.PEERS and desk.trust.is_liar(WORKER)
         desk.trust.write()
         assert len(desk.state.keys("usage")) == defaults.PEERS
         assert desk.trust.liars() == (WORKER,)

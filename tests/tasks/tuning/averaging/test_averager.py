@@ -89,7 +89,7 @@ def test_a_state_is_held_for_others_without_a_copy() -> None:
     async def body(group: Group) -> None:
         member = await group.start(group.made())
         await group.until(lambda: member.averager.base.round > 1 and bool(member.root))
-        held = member.parcels._held[member.root].parts
+        held = member.parcels.stored[member.root].parts
         mine = member.averager.base.values
         assert any(np.shares_memory(np.frombuffer(part, np.uint8), mine) for part in held)
 
@@ -175,7 +175,7 @@ def test_what_a_run_leaves_behind_is_deleted() -> None:
         await group.until(lambda: not one.state.keys("tuning"), 5)
         view = two.state.views.tunings
         await group.until(lambda: view.authors(TERMS.id) == (two.peer,), 5)
-        assert not one.parcels._held
+        assert not one.parcels.stored
 
     run(TERMS, body)
 

@@ -17,14 +17,16 @@ from shoal.state.views.jobs import Claim, Job, Jobs, claim_fact, job_fact, job_i
 from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.engine.families import Architecture
 from shoal.tasks.inference.courier import Courier
+from shoal.tasks.jobs.fairness import FairQueue
 from shoal.tasks.jobs.models import JobModels
 from shoal.tasks.jobs.results import JobOutcome, KeptWork
 from shoal.tasks.jobs.spec import BlobPart
 from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.moving.checkpoints import Checkpoints
+from shoal.tasks.tuning.moving.places import TrainerPlaces
 from shoal.tasks.tuning.moving.runner import FinetuneRunner
 from shoal.tasks.tuning.moving.spec import SizedBlob, TuningSpec, pack_tuning
-from shoal.tasks.tuning.moving.standby import TrainerStandby
+from shoal.tasks.tuning.moving.standby import MoveRequests, TrainerStandby
 from shoal.tasks.tuning.moving.state import CheckpointTerms, LoadedCheckpoint, Vault
 from shoal.tasks.tuning.trainer.checkpoint import run_digest
 from shoal.tasks.tuning.trainer.rows import RowsWriter, TrainingRow
@@ -120,12 +122,21 @@ class Node:
         models = JobModels(dict, trio.current_time, works_for=lambda root: root in self.own)
         self.vault = Vault(self.host, self.shelf)
         self.checkpoints = Checkpoints(self.vault, self.shelf, world.jobs, models, self._arch_of)
-        self.standby = TrainerStandby(self.host, cast(Courier, self), world.jobs, self.checkpoints)
-        self.standby.heirs = lambda job: [peer for peer in world.nodes if peer != self.peer]
-        self.standby.keeps = lambda peer: True
-        self.runner = FinetuneRunner(
-            self.host, folder / "trained", self, self.checkpoints, self.standby
+        self.stores = True
+        courier = cast(Courier, self)
+        standby = TrainerStandby(
+            self.host,
+            courier,
+            world.jobs,
+            self.checkpoints,
+            heirs=lambda job: [peer for peer in world.nodes if peer != self.peer],
+            stores_for=lambda peer: self.stores,
         )
+        places = TrainerPlaces(self.host.now, FairQueue())
+        self.runner = FinetuneRunner(
+            self.host, folder / "trained", self, self.checkpoints, standby, places
+        )
+        self.moves = MoveRequests(courier, world.jobs, self.runner.stop)
         self.runner.pause = 0.0
         self.disturb: Callable[[int], Any] | None = None
         self.step_s = 0.0
@@ -135,7 +146,7 @@ class Node:
         await trio.lowlevel.checkpoint()
         return ARCH
 
-    def chain(self, root: str, arch: Architecture) -> NumpyChain:
+    def chain(self, root: str, arch: Architecture, *, job: str = "") -> NumpyChain:
         self.chains.append(SlowChain(self.disturb, self.step_s))
         return self.chains[-1]
 

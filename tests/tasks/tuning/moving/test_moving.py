@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from shoal.dht.errors import ModelError, NotEnoughDisk, QuotaFull
-from shoal.state.views.jobs import new_claim
+from shoal.state.views.jobs import Job, new_claim
 from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.jobs.errors import BadSpec
 from shoal.tasks.tuning.moving import defaults, state
@@ -156,7 +156,7 @@ async def test_checkpoints_are_held_only_for_the_trainer(
     world.other.own = set()
     answer = await hear(ME, HOLD, asked)
     assert isinstance(answer, Refusal) and answer.code == "no-route"
-    world.other.standby.keeps = lambda peer: False
+    world.other.stores = False
     answer = await hear(ME, HOLD, asked)
     assert isinstance(answer, Refusal) and answer.code == "not-kept"
 
@@ -368,3 +368,61 @@ async def test_bad_specs(changes: dict[str, Any]) -> None:
         with pytest.raises(BadSpec, match=words):
             read_tuning(pack(TuningSpec(ROOT, bad, good.rows, good.data)))
     await trio.lowlevel.checkpoint()
+
+
+async def test_the_trainer_leaves_its_place_to_an_author_that_lacks_one(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    """With a checkpoint, from which it goes on elsewhere."""
+    world = await World(tmp_path / "place").prepare()
+    world.me.step_s = 50.0
+    places, began = world.me.runner.places, trio.current_time()
+    places._now = trio.current_time
+
+    async def ask() -> None:
+        while True:
+            places.queue.came(STRANGER, "other", 1.0, trio.current_time())
+            places.has_one(Job("other", STRANGER, "finetune"))
+            await trio.sleep(1)
+
+    with places.taken(Job("first", AUTHOR, "finetune")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            with pytest.raises(SessionError, match="another node continues"):
+                await world.me.train()
+            nursery.cancel_scope.cancel()
+    assert trio.current_time() - began <= defaults.PLACE_LEAD + defaults.PLACE_LOOK
+    assert places.has_one(Job("other", STRANGER, "finetune"))
+    (claim,) = world.jobs.kept_of(world.job.id)
+    assert claim.step >= 3
+    assert await result_of(world, world.other) == await undisturbed(tmp_path)
+
+
+@pytest.mark.parametrize("code", ["bad-adapter", "not-finite"])
+async def test_a_tuning_that_chains_refuse_fails_with_a_code(
+    tmp_path: Path, autojump_clock: Clock, code: str
+) -> None:
+    """The author's link would end if the error came as a bug."""
+    world = await World(tmp_path / "refused").prepare()
+
+    def refuse_all(number: int) -> None:
+        if number >= 3:
+            raise SessionError(code, "no")
+
+    world.me.disturb = refuse_all
+    outcome = await world.me.train()
+    assert outcome.error == "chain-refused" and "no" in outcome.message
+
+
+async def test_a_trainer_whose_disk_is_full_leaves_the_job_to_others(
+    tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await World(tmp_path / "no room").prepare()
+
+    async def newest(*_: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        raise NotEnoughDisk(tmp_path, 1, 0)
+
+    monkeypatch.setattr(world.me.checkpoints, "newest", newest)
+    with pytest.raises(NotEnoughDisk):
+        await world.me.train()

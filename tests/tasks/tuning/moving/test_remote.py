@@ -1,5 +1,6 @@
 """The author of a fine-tuning that moves: submitting it, and telling where its rows are."""
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -93,6 +94,18 @@ def start() -> tuple[Learned, list[Point]]:
     zeros = {name: np.zeros(shape, np.float32) for name, shape in
              tensor_shapes(settings(), SHAPES).items()}  # fmt: skip
     return Learned(3, zeros, dict(zeros), dict(zeros), 1.0, [1.0]), []
+
+
+async def test_the_job_has_the_priority_and_deadline_of_the_fine_tuning(
+    world: World, tmp_path: Path
+) -> None:
+    async with home(world, tmp_path) as node:
+        urgent = dataclasses.replace(ERRAND, priority=9, deadline=4_000_000_000)
+        for errand, expected in ((ERRAND, (5, 0)), (urgent, (9, 4_000_000_000))):
+            standing = node.jobs.get(await node.remote.submit(errand, None))
+            assert standing is not None and standing.job is not None
+            job = standing.job
+            assert (job.priority, job.deadline) == expected
 
 
 async def test_the_user_hears_that_only_this_node_has_the_rows(

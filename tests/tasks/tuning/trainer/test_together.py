@@ -108,7 +108,7 @@ def published(numbers: tuple[int, ...], **wishes: Any) -> float:
         assert len({each.published[0]["bytes"] for each in trainers}) == 1
         found.append(await loss(trainers[0]))
         for trainer in trainers:  # nothing is left of the run
-            assert not trainer.node.state.keys("tuning") and not trainer.parcels._held
+            assert not trainer.node.state.keys("tuning") and not trainer.parcels.stored
 
     run(body)
     return found[0]
@@ -171,18 +171,25 @@ def _peers(tuning: Tuning) -> int:
     return 0 if tuning.progress.company is None else tuning.progress.company.peers
 
 
-def test_one_that_crashes_resumes_in_the_run() -> None:
+@pytest.mark.parametrize("more", [{}, {"full": True, "rank": None, "modules": None}])
+def test_one_that_crashes_resumes_in_the_run(more: dict[str, Any]) -> None:
+    """From its checkpoint, when its node runs again, and without a command."""
+
     async def body(crew: Crew) -> None:
         one, two = await crew.made(), await crew.made()
-        first, second = [await each.begin(steps=200) for each in (one, two)]
+        first, second = [await each.begin(steps=200, **more) for each in (one, two)]
         await until(lambda: second.progress.saved > 0)
+        saved = second.progress.saved
         await two.machine.crash()
         two.others = [one.address]
         await until(lambda: _round(first) >= 8)
         await two.machine.restart()
         back = two.tunings.all()[0]
+        await until(lambda: back.progress.step > 0)
+        assert back.progress.saved >= saved > 0, "it began at the checkpoint"
         await until(lambda: _round(back) >= 9)
         await until(is_done(first, back))
+        assert (await two.tunings.points(back))[-1].step == 200
 
     run(body)
 

@@ -19,7 +19,7 @@ GATEWAY = "192.168.1.1"
 def serve(home: Home, answer: Callable[[upnp.UpnpRequest], bytes]) -> None:
     """The router's web server answers this."""
     assert isinstance(home.gate.service, Igd)
-    home.gate.service._control.answer = answer  # type: ignore[assignment, method-assign]
+    home.gate.service.control.answer = answer  # type: ignore[assignment, method-assign]
 
 
 async def outcome(home: Home, seconds: float = 40.0) -> str:
@@ -54,7 +54,7 @@ async def test_a_description_that_is_none(world: World, answer: bytes, words: st
 async def test_actions_that_are_answered_with_nonsense(world: World, body: bytes) -> None:
     home = Home(world, igd="upnp")
     assert isinstance(home.gate.service, Igd)
-    real = home.gate.service._control.answer
+    real = home.gate.service.control.answer
 
     def answer(request: upnp.UpnpRequest) -> bytes:
         return real(request) if request.method == "GET" else b"HTTP/1.1 500 No\r\n\r\n" + body
@@ -177,7 +177,7 @@ async def test_another_computer_s_port_is_not_taken(world: World) -> None:
     """Some routers give a port to the last computer that asks; we check first."""
     home = Home(world, igd="upnp")
     assert isinstance(home.gate.service, Igd)
-    control = home.gate.service._control
+    control = home.gate.service.control
     real = control._add
 
     def careless(arguments: upnp.Arguments, client: str) -> dict[str, str]:
@@ -187,7 +187,7 @@ async def test_another_computer_s_port_is_not_taken(world: World) -> None:
             home.leases.remove(held)
         return real(arguments, client)
 
-    control._actions["AddPortMapping"] = careless
+    control.actions["AddPortMapping"] = careless
     home.leases.add(6, PORT, ("192.168.1.77", 4001), 86400.0)
     async with trio.open_nursery() as nursery:
         node = home.start(nursery)
@@ -201,7 +201,7 @@ async def test_another_computer_s_port_is_not_taken(world: World) -> None:
 async def test_a_router_without_the_newer_action(world: World) -> None:
     home = Home(world, igd="upnp", igd_version=2)
     assert isinstance(home.gate.service, Igd)
-    del home.gate.service._control._actions["AddAnyPortMapping"]
+    del home.gate.service.control.actions["AddAnyPortMapping"]
     async with trio.open_nursery() as nursery:
         node = home.start(nursery)
         assert (await home.until(node)).tcp_port == PORT
@@ -211,7 +211,7 @@ async def test_a_router_without_the_newer_action(world: World) -> None:
 async def test_a_router_that_cannot_list_is_believed(world: World) -> None:
     home = Home(world, igd="upnp")
     assert isinstance(home.gate.service, Igd)
-    del home.gate.service._control._actions["GetSpecificPortMappingEntry"]
+    del home.gate.service.control.actions["GetSpecificPortMappingEntry"]
     async with trio.open_nursery() as nursery:
         node = home.start(nursery)
         mapping = await home.until(node)

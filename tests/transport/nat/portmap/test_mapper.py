@@ -417,7 +417,7 @@ async def test_a_refusing_router_is_said_to_refuse(world: World) -> None:
         raise UpnpFault(606)
 
     assert isinstance(home.gate.service, Igd)
-    home.gate.service._control._actions["AddPortMapping"] = refuse
+    home.gate.service.control.actions["AddPortMapping"] = refuse
     async with trio.open_nursery() as nursery:
         node = home.start(nursery)
         await trio.sleep(10)

@@ -121,7 +121,7 @@ class FakeLink:
 class Got:
     """A byte stream that resulted from punching."""
 
-    pipe: ByteStream
+    byte_stream: ByteStream
     client: bool
     path_kind: PathKind
     at: float
@@ -231,19 +231,19 @@ class Side:
     # Pipes.
 
     def _on_byte_stream(
-        self, pipe: ByteStream, peer: PeerId, client: bool, path_kind: PathKind
+        self, byte_stream: ByteStream, peer: PeerId, client: bool, path_kind: PathKind
     ) -> None:
         assert peer == self.other.endpoint.peer
-        self._take(pipe, client, path_kind)
+        self._take(byte_stream, client, path_kind)
 
-    def _take(self, pipe: ByteStream, client: bool, path_kind: PathKind) -> None:
-        got = Got(pipe, client, path_kind, trio.current_time())
+    def _take(self, byte_stream: ByteStream, client: bool, path_kind: PathKind) -> None:
+        got = Got(byte_stream, client, path_kind, trio.current_time())
         self.got.append(got)
         self.computer.start_soon(self._nursery, self._talk, got)
 
-    def _on_quic(self, pipe: QuicByteStream) -> None:
-        assert self.puncher.arrived(pipe) in (self.other.endpoint.peer, None)
-        self._take(pipe, False, PathKind.PUNCHED)
+    def _on_quic(self, byte_stream: QuicByteStream) -> None:
+        assert self.puncher.arrived(byte_stream) in (self.other.endpoint.peer, None)
+        self._take(byte_stream, False, PathKind.PUNCHED)
 
     async def _accept(self) -> None:
         while True:
@@ -251,22 +251,22 @@ class Side:
             self.computer.start_soon(self._nursery, self._greet, stream)
 
     async def _greet(self, stream: trio.SocketStream) -> None:
-        pipe = TcpByteStream(stream)
+        byte_stream = TcpByteStream(stream)
         with suppress(OSError, trio.ClosedResourceError):
-            client = await self.puncher.is_client(pipe)
-            self._take(pipe, client, PathKind.PUNCHED)
+            client = await self.puncher.is_client(byte_stream)
+            self._take(byte_stream, client, PathKind.PUNCHED)
 
     async def _talk(self, got: Got) -> None:
         """Let the client speak first and the server reply, like TLS."""
         with suppress(OSError, trio.ClosedResourceError, trio.BrokenResourceError):
             if got.client:
-                got.pipe.write_ready(memoryview(b"ping"))
-            await got.pipe.wait_readable()
-            got.words.append(got.pipe.read_ready(100))
+                got.byte_stream.write_ready(memoryview(b"ping"))
+            await got.byte_stream.wait_readable()
+            got.words.append(got.byte_stream.read_ready(100))
             if not got.client:
-                got.pipe.write_ready(memoryview(b"pong"))
+                got.byte_stream.write_ready(memoryview(b"pong"))
             if got.words[0]:
-                self.puncher.met(self.other.endpoint.peer, got.pipe.medium)
+                self.puncher.met(self.other.endpoint.peer, got.byte_stream.medium)
 
     @property
     def worked(self) -> list[Got]:

@@ -94,38 +94,38 @@ class Node:
     async def accept(self, listener: trio.SocketListener) -> None:
         async with listener:
             while True:
-                pipe = TcpByteStream(await listener.accept())
-                self.take(pipe, await self.puncher.is_client(pipe))
+                byte_stream = TcpByteStream(await listener.accept())
+                self.take(byte_stream, await self.puncher.is_client(byte_stream))
 
     def on_stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
         self.puncher.on_stun(data, source, socket)
 
-    def on_quic(self, pipe: QuicByteStream) -> None:
-        assert self.puncher.arrived(pipe) == self.peer
-        self.take(pipe, False)
+    def on_quic(self, byte_stream: QuicByteStream) -> None:
+        assert self.puncher.arrived(byte_stream) == self.peer
+        self.take(byte_stream, False)
 
     def on_byte_stream(
-        self, pipe: ByteStream, peer: PeerId, client: bool, path_kind: PathKind
+        self, byte_stream: ByteStream, peer: PeerId, client: bool, path_kind: PathKind
     ) -> None:
         assert (peer, path_kind) == (self.peer, PathKind.LAN)
-        self.take(pipe, client)
+        self.take(byte_stream, client)
 
-    def take(self, pipe: ByteStream, client: bool) -> None:
-        self.got.append((pipe, client))
-        self.nursery.start_soon(self.talk, pipe, client)
+    def take(self, byte_stream: ByteStream, client: bool) -> None:
+        self.got.append((byte_stream, client))
+        self.nursery.start_soon(self.talk, byte_stream, client)
 
-    async def talk(self, pipe: ByteStream, client: bool) -> None:
+    async def talk(self, byte_stream: ByteStream, client: bool) -> None:
         with suppress(OSError, trio.ClosedResourceError):
             if client:
-                pipe.write_ready(memoryview(b"ping"))
+                byte_stream.write_ready(memoryview(b"ping"))
             while True:
                 try:
-                    self.words.append(pipe.read_ready(100))
+                    self.words.append(byte_stream.read_ready(100))
                     break
                 except BlockingIOError:
-                    await pipe.wait_readable()
+                    await byte_stream.wait_readable()
             if not client:
-                pipe.write_ready(memoryview(b"pong"))
+                byte_stream.write_ready(memoryview(b"pong"))
 
 
 @pytest.mark.parametrize("transport", list(CandidateTransport))
@@ -142,8 +142,8 @@ async def test_two_punchers_meet(
         await until(lambda: b"pong" in a.words and b"ping" in b.words)
         assert {client for _, client in a.got} == {True}
         assert {client for _, client in b.got} == {False}
-        for pipe, _ in a.got + b.got:
-            pipe.close()
+        for byte_stream, _ in a.got + b.got:
+            byte_stream.close()
         nursery.cancel_scope.cancel()
 
 

@@ -49,7 +49,7 @@ def test_udp_alone_connects_two_homes_at_once() -> None:
     assert met.outcome.strategies["tcp"].reason == "no-address"
     (a,), (b,) = met.street.a.got, met.street.b.got
     assert (a.client, b.client) == (True, False), "the smaller peer id is the client"
-    assert (a.pipe.medium, a.path_kind) == ("udp", PathKind.PUNCHED)
+    assert (a.byte_stream.medium, a.path_kind) == ("udp", PathKind.PUNCHED)
 
 
 def test_tcp_alone_connects_two_homes_at_once() -> None:
@@ -57,7 +57,7 @@ def test_tcp_alone_connects_two_homes_at_once() -> None:
     assert met.connected and met.seconds is not None and met.seconds < 0.3
     assert met.outcome.strategies["tcp"].result is StrategyResult.WORKED
     assert met.outcome.strategies["udp"].reason == "no-udp"
-    assert met.street.a.got[0].pipe.medium == "tcp"
+    assert met.street.a.got[0].byte_stream.medium == "tcp"
 
 
 def test_without_udp_and_tcp_nothing_works() -> None:
@@ -76,10 +76,10 @@ def test_blocked_udp_is_reported(kinds: tuple[str, str]) -> None:
 def test_the_strategy_that_the_firewall_allows_works() -> None:
     no_udp = frozenset((TCP, port) for port in range(1024, 65536))
     met = meet(HOMES, knobs=({"allow": no_udp}, {}))
-    assert met.connected and met.street.a.got[0].pipe.medium == "tcp"
+    assert met.connected and met.street.a.got[0].byte_stream.medium == "tcp"
     no_tcp = frozenset((UDP, port) for port in range(1024, 65536))
     met = meet(HOMES, knobs=({"allow": no_tcp}, {}))
-    assert met.connected and met.street.a.got[0].pipe.medium == "udp"
+    assert met.connected and met.street.a.got[0].byte_stream.medium == "udp"
 
 
 @pytest.mark.parametrize("names", [("anna", "bert"), ("bert", "anna")])
@@ -201,7 +201,7 @@ def test_ipv6_through_two_firewalls(udp: bool) -> None:
     async def body(street: Street) -> set[str]:
         assert (await punch(street.a)).worked
         await trio.sleep(1)
-        return {got.pipe.remote[0] for got in street.a.worked}
+        return {got.byte_stream.remote[0] for got in street.a.worked}
 
     found = street.run(body)
     if udp:
@@ -223,7 +223,7 @@ def test_two_offers_that_cross_are_one_attempt() -> None:
             nursery.start_soon(one, street.a)
             nursery.start_soon(one, street.b)
         await trio.sleep(3)
-        assert len({got.pipe.medium for got in street.a.got}) == len(street.a.got)
+        assert len({got.byte_stream.medium for got in street.a.got}) == len(street.a.got)
         return found
 
     outcomes = Street(HOMES).run(body)
@@ -308,7 +308,7 @@ def test_sockets_of_connections_that_have_ended_are_closed() -> None:
         await trio.sleep(2)
         assert len(street.a.puncher.tools.extra) == 1
         for got in street.a.got:
-            got.pipe.close()
+            got.byte_stream.close()
         await trio.sleep(120)
         assert not street.a.puncher.tools.extra
 

@@ -58,7 +58,7 @@ class FakeWorld:
 def make(world: FakeWorld) -> tuple[Sockets, Tools]:
     limits = PunchLimits()
     fake: Any = world
-    tools = Tools(fake, fake, lambda: 1, PunchBudget(limits), limits, lambda *pipe: None)
+    tools = Tools(fake, fake, lambda: 1, PunchBudget(limits), limits, lambda *byte_stream: None)
     return Sockets(tools, fake), tools
 
 

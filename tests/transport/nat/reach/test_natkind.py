@@ -127,8 +127,8 @@ async def _udp_socket() -> trio.socket.SocketType:
 @pytest.mark.seeds(10)
 @pytest.mark.parametrize("kind", ["linux-drop", "full-cone", "address-restricted", "apdm-apdf"])
 async def test_lossy_links(world: World, kind: str) -> None:
-    pipe = PipeSpec(delay=0.02, loss=0.1)
-    node = behind(world, kind, link=LinkSpec(pipe, pipe))
+    byte_stream = PipeSpec(delay=0.02, loss=0.1)
+    node = behind(world, kind, link=LinkSpec(byte_stream, byte_stream))
     found = await kind_of(world, node, volunteers(world, 4))
     assert seen(found) == TRUTH[kind]
 

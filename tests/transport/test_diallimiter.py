@@ -1,6 +1,6 @@
 """diallimiter: background work dials one peer at a time."""
 
-from shoal.dht.lookup.diallimiter import DialLimiter
+from shoal.transport.rates import DialLimiter
 
 
 def test_one_dial_per_pause_and_none_before_the_first() -> None:

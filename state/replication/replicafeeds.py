@@ -217,7 +217,7 @@ class Documents:
         self._size -= size
 
 
-class Holding:
+class ReplicaFeeds:
     """The feeds that one node, `own`, stores."""
 
     def __init__(

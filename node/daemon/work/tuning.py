@@ -4,21 +4,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ...dht.content.manifest import Manifest
-from ...tasks.tuning.averaging.averager import AveragingNode
-from ...tasks.tuning.averaging.parcels import Parcels
-from ...tasks.tuning.moving.checking import HeldOutCheck
-from ...tasks.tuning.moving.remote import RemoteParts, RemoteTunings
-from ...tasks.tuning.trainer.accepting import Tunable
-from ...tasks.tuning.trainer.encoding import Encoder
-from ...tasks.tuning.trainer.errors import TuningError
-from ...tasks.tuning.trainer.surroundings import Surroundings
-from ...tasks.tuning.trainer.tunings import Tunings
-from ...tasks.tuning.whole.models import Computer, Content, WholeModels
-from .base import Base
-from .compute import ComputeParts
-from .content import ContentParts
-from .network import NetworkParts
+from ....dht.content.manifest import Manifest
+from ....tasks.tuning.averaging.averager import AveragingNode
+from ....tasks.tuning.averaging.parcels import Parcels
+from ....tasks.tuning.moving.checking import HeldOutCheck
+from ....tasks.tuning.moving.remote import RemoteParts, RemoteTunings
+from ....tasks.tuning.trainer.accepting import Tunable
+from ....tasks.tuning.trainer.encoding import Encoder
+from ....tasks.tuning.trainer.errors import TuningError
+from ....tasks.tuning.trainer.surroundings import Surroundings
+from ....tasks.tuning.trainer.tunings import Tunings
+from ....tasks.tuning.whole.models import Computer, Content, WholeModels
+from ..base import Base
+from ..compute import ComputeParts
+from ..content import ContentParts
+from ..network import NetworkParts
 
 
 class TuningParts:
@@ -31,20 +31,22 @@ class TuningParts:
         self._content = content
         self._state = network.state
         self._models = compute.models
-        self._seals = compute.working.seals
+        self._seals = compute.working.tools.seals
         working, moving = compute.working, compute.working.moving
+        self.replication = working.own.replication
+        """Replication of the jobs of this node's user."""
         self.vault = moving.vault
         """The checkpoints of fine-tunings that move."""
         remote = RemoteTunings(
-            working.local,
+            working.tools.node,
             RemoteParts(
-                working.desk,
-                working.submitter,
-                working.shelf,
-                working.own_replication,
-                moving.standby,
+                working.own.desk,
+                working.own.submitter,
+                working.tools.shelf,
+                working.own.replication,
+                moving.moves,
                 moving.runner,
-                working.seals,
+                working.tools.seals,
                 HeldOutCheck(base.host, compute.tuning, compute.arch_of),
             ),
             moving.vault,
@@ -106,7 +108,7 @@ def _whole(base: Base, content: ContentParts, compute: ComputeParts) -> WholeMod
         await content.quota.evict_for(size, asked=True)
 
     async def announce(root: str) -> None:
-        await content.holdings.announce()
+        await content.inventory.announce()
         await content.exchange.announce(root)
 
     return WholeModels(

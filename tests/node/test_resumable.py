@@ -11,11 +11,11 @@ import trio.testing
 
 from shoal.node import defaults
 from shoal.node.errors import ControlError
-from shoal.node.kept import KeptAnswer, KeptAnswers, Note
+from shoal.node.resumable import Note, ResumableAnswer, ResumableAnswers
 from shoal.transport.guard import Guard
 from tests.tasks.fake_swarm import FakeHost
 
-Answers = KeptAnswers[str, str]
+Answers = ResumableAnswers[str, str]
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ def counting(
 
 def begun(
     kept: Answers, owner: str, work: Callable[[Note[str]], Awaitable[str]]
-) -> KeptAnswer[str, str]:
+) -> ResumableAnswer[str, str]:
     answer = kept.begin(owner, work)
     assert answer is not None
     return answer

@@ -8,7 +8,7 @@ import trio
 
 from shoal.state.errors import StoreRefused
 from shoal.state.feeds import committer as keeper_file
-from shoal.state.feeds.committer import Keeper
+from shoal.state.feeds.committer import Committer
 from shoal.state.feeds.entry import Proof
 from shoal.state.feeds.store import Store
 
@@ -27,32 +27,32 @@ def test_removed_entries_are_not_read_while_the_disk_refuses(how: str, fault: st
     after = chain(1, 2, after=left, salt=b"y") if left else new
 
     async def body(lives: Lives) -> None:
-        async with lives.running() as keeper:
-            await keeper.put(old)
-            await keeper.put_proof(proof)
+        async with lives.running() as committer:
+            await committer.put(old)
+            await committer.put_proof(proof)
             begin(lives, fault)
             with pytest.raises(StoreRefused):
-                await keeper.put(chain(9, 1, size=20_000), own=True)
+                await committer.put(chain(9, 1, size=20_000), own=True)
             if how == "drop":
-                await keeper.drop([identity(1).peer])
+                await committer.drop([identity(1).peer])
             elif how == "forget":
-                await keeper.forget([name(1), name(1, "jobs")])
+                await committer.forget([name(1), name(1, "jobs")])
             else:
-                await keeper.cut(name(1), left[-1].head if left else None)
-                await keeper.cut(name(1, "jobs"), None)
-            assert await keeper.entries(name(1), 1, 0) == sealed(left)
-            assert await keeper.proof(name(1, "jobs")) is None
-            await keeper.put(after)
+                await committer.cut(name(1), left[-1].head if left else None)
+                await committer.cut(name(1, "jobs"), None)
+            assert await committer.entries(name(1), 1, 0) == sealed(left)
+            assert await committer.proof(name(1, "jobs")) is None
+            await committer.put(after)
             there = sealed([*left, *after])
-            assert await keeper.entries(name(1), 1, 0) == there
+            assert await committer.entries(name(1), 1, 0) == there
             lives.empty()
             lives.disk.read_only = False
             await trio.sleep(20)
             assert not lives.troubles
-            assert await keeper.entries(name(1), 1, 0) == there
-            assert await keeper.proof(name(1, "jobs")) is None
-        async with lives.running() as keeper:
-            assert [feed.entries for feed in await everything(keeper)] == [tuple(there)]
+            assert await committer.entries(name(1), 1, 0) == there
+            assert await committer.proof(name(1, "jobs")) is None
+        async with lives.running() as committer:
+            assert [feed.entries for feed in await everything(committer)] == [tuple(there)]
 
     run(body)
 
@@ -68,7 +68,7 @@ def test_each_change_is_made_once_without_asserts() -> None:
     exec(code, module)  # noqa: S102
 
     async def body(lives: Lives) -> None:
-        bare: Keeper = module["Keeper"](
+        bare: Committer = module["Committer"](
             lives.host, FOLDER, trouble=lambda *_: None, lost=lambda _: None
         )
         async with trio.open_nursery() as nursery:
@@ -97,24 +97,24 @@ def test_closing_does_not_shrink_the_file(
 
     async def body(lives: Lives) -> None:
         nonlocal ending
-        async with lives.running() as keeper:
+        async with lives.running() as committer:
             for number in range(1, 101):
-                await keeper.put(chain(number, 1, kind="jobs", size=50_000))
+                await committer.put(chain(number, 1, kind="jobs", size=50_000))
             full = lives.disk.used
-        keeper = lives.keeper()
+        committer = lives.committer()
         async with trio.open_nursery() as outer:
             async with trio.open_nursery() as nursery:
-                await nursery.start(lambda task_status: keeper.run(task_status=task_status))
+                await nursery.start(lambda task_status: committer.run(task_status=task_status))
                 await trio.sleep(1)
-                outer.start_soon(keeper.drop, [identity(number).peer for number in range(1, 91)])
+                outer.start_soon(committer.drop, [identity(number).peer for number in range(1, 91)])
                 await trio.lowlevel.checkpoint()
                 ending = True
                 nursery.cancel_scope.cancel()
         assert slices == 0
         ending = False
-        async with lives.running() as keeper:
-            assert len(await everything(keeper)) == 10, "queued changes are committed"
-            await keeper.put(chain(1, 1))
+        async with lives.running() as committer:
+            assert len(await everything(committer)) == 10, "queued changes are committed"
+            await committer.put(chain(1, 1))
             await trio.sleep(10)
             assert lives.disk.used < full / 3, "a later run makes it smaller"
 

@@ -24,7 +24,7 @@ Note = Callable[[Event, int], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
-class KeptAnswer(Generic[Event, Result]):
+class ResumableAnswer(Generic[Event, Result]):
     """One answer: its latest events, and its result when it is complete."""
 
     token: str
@@ -48,7 +48,7 @@ class KeptAnswer(Generic[Event, Result]):
         self.changed = trio.Event()
 
 
-class KeptAnswers(Generic[Event, Result]):
+class ResumableAnswers(Generic[Event, Result]):
     """Answers by their tokens. `run` must be running.
 
     An answer that no client follows is stopped after KEPT_ALONE seconds, and forgotten after
@@ -68,7 +68,7 @@ class KeptAnswers(Generic[Event, Result]):
         self._alone = alone
         self._weigh = weigh
         self._guard = guard
-        self._answers: dict[str, KeptAnswer[Event, Result]] = {}
+        self._answers: dict[str, ResumableAnswer[Event, Result]] = {}
         self._nursery: trio.Nursery | None = None
         self._begun = trio.Event()  # set by `begin`, so that no timer runs while there is no answer
 
@@ -94,18 +94,18 @@ class KeptAnswers(Generic[Event, Result]):
 
     def begin(
         self, owner: str, work: Callable[[Note[Event]], Awaitable[Result]]
-    ) -> KeptAnswer[Event, Result] | None:
+    ) -> ResumableAnswer[Event, Result] | None:
         """Start to generate an answer of `owner`. Return it, or None if too many are kept; then it
         must be generated without."""
         if self._nursery is None or not self._has_room(owner):
             return None
         token = self._host.entropy(defaults.KEPT_TOKEN_BYTES).hex()
-        kept = self._answers[token] = KeptAnswer[Event, Result](token, owner, self._host.now())
+        kept = self._answers[token] = ResumableAnswer[Event, Result](token, owner, self._host.now())
         self._begun.set()
         self._nursery.start_soon(self._generate, kept, work)
         return kept
 
-    def find(self, token: str, owner: str) -> KeptAnswer[Event, Result]:
+    def find(self, token: str, owner: str) -> ResumableAnswer[Event, Result]:
         """Return an answer of `owner`. Raises ControlError `unknown-answer`, also if it is that of
         another owner."""
         kept = self._answers.get(token)
@@ -119,7 +119,7 @@ class KeptAnswers(Generic[Event, Result]):
 
     async def follow(
         self,
-        kept: KeptAnswer[Event, Result],
+        kept: ResumableAnswer[Event, Result],
         since: int,
         emit: Callable[[Event], Awaitable[None]],
     ) -> Result:
@@ -157,13 +157,13 @@ class KeptAnswers(Generic[Event, Result]):
             kept.tell()
             kept.left_at = self._host.now()
 
-    def forget(self, kept: KeptAnswer[Event, Result]) -> None:
+    def forget(self, kept: ResumableAnswer[Event, Result]) -> None:
         """Stop an answer and drop it."""
         kept.scope.cancel()
         self._answers.pop(kept.token, None)
 
     @staticmethod
-    def _outcome(kept: KeptAnswer[Event, Result]) -> Result:
+    def _outcome(kept: ResumableAnswer[Event, Result]) -> Result:
         if kept.error is not None:
             raise kept.error
         assert kept.result is not None
@@ -171,7 +171,7 @@ class KeptAnswers(Generic[Event, Result]):
 
     async def _generate(
         self,
-        kept: KeptAnswer[Event, Result],
+        kept: ResumableAnswer[Event, Result],
         work: Callable[[Note[Event]], Awaitable[Result]],
     ) -> None:
         async def note(event: Event, size: int) -> None:
@@ -195,7 +195,7 @@ class KeptAnswers(Generic[Event, Result]):
         kept.done = True
         kept.tell()
 
-    def _bound(self, kept: KeptAnswer[Event, Result]) -> None:
+    def _bound(self, kept: ResumableAnswer[Event, Result]) -> None:
         """Drop the oldest events of an answer that has too many, and answers without a client if
         all together have too many."""
         while kept.size > defaults.KEPT_BYTES and len(kept.events) > 1:

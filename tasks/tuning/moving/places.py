@@ -1,0 +1,75 @@
+"""Places of the fine-tunings that one node trains for others, shared between their authors. No I/O.
+
+A fine-tuning has its place for hours, so the fair queue of jobs, which orders their beginnings, is
+not enough. Its author is charged in that queue while it is trained. When another author's
+fine-tuning lacks nothing but a place, and its author was served much less, the trainer stops after
+a checkpoint, and any node continues.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ....state.views.jobs import Job
+from ....transport.identity import PeerId
+from ...jobs.fairness import FairQueue
+from ..trainer.defaults import RUNNING_AT_ONCE
+from . import defaults
+
+
+class TrainerPlaces:
+    """The places of one node.
+
+    `now` returns the monotonic time in seconds. `queue` is the node's order of users, in which
+    authors are charged.
+    """
+
+    def __init__(self, now: Callable[[], float], queue: FairQueue) -> None:
+        self.queue = queue
+        self._now = now
+        self._held: dict[str, PeerId] = {}  # author, by job
+        self._charged: dict[str, float] = {}  # until when, by job
+        self._lacking: dict[PeerId, float] = {}  # when one of its jobs last asked, by author
+
+    def has_one(self, job: Job) -> bool:
+        """Return whether there is a place for a job. If not, it is remembered for a while that its
+        author lacks one: an author with very many jobs must not displace others."""
+        self._lacking.pop(job.author, None)
+        holds = 1 + Counter(self._held.values())[job.author]
+        if len(self._held) < RUNNING_AT_ONCE and not self._is_outranked(job.author, holds):
+            return True
+        self._lacking[job.author] = self._now()
+        if len(self._lacking) > defaults.LACKING:
+            del self._lacking[next(iter(self._lacking))]
+        return False
+
+    @contextmanager
+    def taken(self, job: Job) -> Iterator[None]:
+        """Give a job a place until the block ends. Its author is charged for the time."""
+        self._held[job.id], self._charged[job.id] = job.author, self._now()
+        try:
+            yield
+        finally:
+            self.charge(job)
+            del self._held[job.id], self._charged[job.id]
+
+    def charge(self, job: Job) -> None:
+        """Charge the author of a job that has a place for the time since the last charge."""
+        now = self._now()
+        self.queue.spend(job.author, now - self._charged[job.id], now)
+        self._charged[job.id] = now
+
+    def must_leave(self, job: Job) -> bool:
+        """Return whether a job that has a place must leave it to another author."""
+        return self._is_outranked(job.author, Counter(self._held.values())[job.author])
+
+    def _is_outranked(self, author: PeerId, holds: int) -> bool:
+        """Return whether a fine-tuning of another author, which has fewer places than `holds` and
+        was served much less, lacks a place."""
+        since, held = self._now() - defaults.LACKS_FOR, Counter(self._held.values())
+        self._lacking = {each: at for each, at in self._lacking.items() if at >= since}
+        return any(
+            held[other] < holds and self.queue.lead(author, other) >= defaults.PLACE_LEAD
+            for other in self._lacking
+            if other != author
+        )
