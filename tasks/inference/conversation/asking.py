@@ -117,7 +117,7 @@ class Asking:
         return question
 
     def _remember(self, root: str, promised: set[PeerId]) -> None:
-        """Remember the nodes that have promised a model, for as long as requests may wait for it."""
+        """Remember the nodes that have promised a model."""
         self._promised.pop(root, None)
         self._promised[root] = promised
         while len(self._promised) > PROMISES:
@@ -129,9 +129,7 @@ class Asking:
         Of those that offer enough memory, chance chooses: more memory would cost a liar nothing.
         """
         now, own, need = self._host.now(), self._courier.peer, _least_bytes(model)
-        self._broken = {
-            peer: at for peer, at in self._broken.items() if now < at + PROMISE_BROKEN
-        }
+        self._broken = {peer: at for peer, at in self._broken.items() if now < at + PROMISE_BROKEN}
         promised = self._promised.get(model.root, ())
         able = [
             record
