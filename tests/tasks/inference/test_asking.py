@@ -251,7 +251,7 @@ async def test_a_node_that_has_broken_its_promise_is_asked_last(
         with pytest.raises(NoRoute):
             await _generate(swarm)
         assert liar in asked
-        for _ in range(4):
+        for _turn in range(4):
             asked.clear()
             with trio.move_on_after(1), suppress(Overloaded):
                 await _generate(swarm)
@@ -273,7 +273,7 @@ async def test_more_memory_than_the_model_needs_makes_no_node_the_first(
 
     async def body(_: FakeSwarm) -> None:
         asked = answered(swarm, says("unasked"))
-        for _ in range(12):
+        for _turn in range(12):
             with pytest.raises(NoRoute):
                 await _generate(swarm)
         assert {*asked} - boasts - {swarm.client.peer}
