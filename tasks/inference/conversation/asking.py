@@ -5,7 +5,7 @@ Spec: docs/spec/session.md, `shard.ask`.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from random import Random
+from hashlib import sha256
 from typing import Annotated, Literal
 
 import trio
@@ -136,15 +136,14 @@ class Asking:
             for record in members.values()
             if record.capacity.engine and self._courier.reaches(record.peer)
         ]
-        chance = Random(self._host.entropy(8))
-        able.sort(key=lambda each: each.peer)
-        chance.shuffle(able)
+        salt = self._host.entropy(16)
         able.sort(
             key=lambda each: (
                 each.peer != own,
                 each.peer in self._broken,
                 each.peer not in promised,
                 each.capacity.memory_bytes < need,
+                sha256(salt + each.peer.encode()).digest(),
             )
         )
         return [each.peer for each in able[:NODES_ASKED]]
