@@ -49,7 +49,7 @@ class ShardAsked(HeaderMessage, frozen=True):
 class _Question:
     """What nodes said of one model."""
 
-    promised: set[PeerId] = field(default_factory=set)
+    promised: dict[PeerId, None] = field(default_factory=dict)
     """Nodes that load the model, or were asked too often to say so."""
     backs: list[float] = field(default_factory=list)
     complete: bool = False
@@ -65,7 +65,7 @@ class Asking:
         self._directory = directory
         self._open: dict[str, _Question] = {}
         self._coming: dict[str, float] = {}  # when a node said that it loads a model, by root
-        self._promised: dict[str, set[PeerId]] = {}  # the nodes that said so last, by root
+        self._promised: dict[str, dict[PeerId, None]] = {}  # the nodes that said so last, by root
         self._broken: dict[PeerId, float] = {}  # when nodes have not loaded what they promised
 
     async def comes(self, model: Model) -> bool:
@@ -116,7 +116,7 @@ class Asking:
             question.done.set()
         return question
 
-    def _remember(self, root: str, promised: set[PeerId]) -> None:
+    def _remember(self, root: str, promised: dict[PeerId, None]) -> None:
         """Remember the nodes that have promised a model."""
         self._promised.pop(root, None)
         self._promised[root] = promised
@@ -130,7 +130,7 @@ class Asking:
         """
         now, own, need = self._host.now(), self._courier.peer, _least_bytes(model)
         self._broken = {peer: at for peer, at in self._broken.items() if now < at + PROMISE_BROKEN}
-        promised = self._promised.get(model.root, ())
+        promised = self._promised.get(model.root, {})
         able = [
             record
             for record in members.values()
@@ -156,14 +156,14 @@ class Asking:
             said = ShardAsked.parse(reply.header)
         except CallRefused as error:
             if error.code == "busy":  # strangers ask it; it may load the model all the same
-                question.promised.add(peer)
+                question.promised[peer] = None
             return False
         except (BadMessage, LinkClosed):
             return False
         if said.code == "full":
             question.backs.append(said.back)
         elif said.code == "loading":
-            question.promised.add(peer)
+            question.promised[peer] = None
         return said.code == "loading"
 
 
