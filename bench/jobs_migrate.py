@@ -180,6 +180,8 @@ def disturbed(world: Swarm, data: Path, steps: int, times: int) -> dict[str, Any
             killed += 1
         until(world.home, number, partial(_has_moved, trainer))
         waits.append(time.monotonic() - began)
+        how = "moved" if time_ % 2 else "killed"
+        print(f"{how} at step {view['step']}: {waits[-1]:.1f} s", file=sys.stderr, flush=True)
         if not time_ % 2:
             world.begin(name)
     found = ended(world.home, number)
@@ -199,6 +201,7 @@ def overhead(world: Swarm, data: Path, steps: int, rounds: int) -> dict[str, lis
             before = world.seconds()
             ended(node, begin(node, data, f"{name}-{turn}", steps, moves=name == "moves"))
             spent[name].append(round(world.seconds() - before, 2))
+            print(f"{name}: {spent[name][-1]} s of CPU time", file=sys.stderr, flush=True)
     return spent
 
 
@@ -218,11 +221,13 @@ def main() -> int:
             result = disturbed(world, data, steps, times)
             same = curve(plain) == curve(result["found"])
             points = len(curve(plain)[0])
+            share = round(result["fetched"] / max(1, result["whole"]), 3)
+            print(f"curve {same}, bytes {share}", file=sys.stderr, flush=True)
         with swarm(folder / "steady", 30.0) as world:
             spent = overhead(world, data, 600 if args.quick else 1500, 1 if args.quick else 2)
     value = {
         "curve": same,
-        "bytes": round(result["fetched"] / max(1, result["whole"]), 3),
+        "bytes": share,
         "overhead": round(sum(spent["moves"]) / sum(spent["stays"]) - 1, 4),
     }
     ok = (

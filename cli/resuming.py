@@ -17,21 +17,25 @@ if TYPE_CHECKING:
 
 
 class _Events:
-    """The events that have arrived, by their number, and the token and seed of the answer."""
+    """The events that have arrived, by their number, their text, and the token and seed of the
+    answer."""
 
     def __init__(self, take: "Callable[[TextEvent], None]") -> None:
         self._take = take
         self.token = ""
         self.seed = 0
         self.count = 0
+        self.text = ""
 
     def __call__(self, event: "TextEvent") -> None:
-        from ..node.control.messages.generation import AnswerKept
+        from ..node.control.messages.generation import AnswerKept, TextPiece
 
         if isinstance(event, AnswerKept):
-            self.token, self.seed = event.token, event.seed
+            self.token, self.seed, self.count = event.token, event.seed, 0
             return
         self.count += 1
+        if isinstance(event, TextPiece):
+            self.text += event.text
         self._take(event)
 
 
@@ -39,7 +43,8 @@ def answer(data: Path, ask: "Run", take: "Callable[[TextEvent], None]") -> "Gene
     """Send a prompt and return the answer. `take` receives its events.
 
     If the connection drops while the daemon lives, the answer continues over another one. If the
-    command is interrupted, the daemon stops the answer. Raises CommandError as `request` does.
+    daemon was restarted, the new one generates the rest. If the command is interrupted, the daemon
+    stops the answer. Raises CommandError as `request` does.
     """
     events = _Events(take)
     try:
@@ -48,35 +53,40 @@ def answer(data: Path, ask: "Run", take: "Callable[[TextEvent], None]") -> "Gene
         except CommandError as error:
             if error.code != "not-running" or not events.token:
                 raise
-            return _resumed(data, events, error)
+            return _resumed(data, ask, events, error)
     except BaseException:
         _forget(data, events.token)
         raise
 
 
-def _resumed(data: Path, events: _Events, dropped: CommandError) -> "GeneratedText":
-    """Continue an answer.
+def _resumed(data: Path, run: "Run", events: _Events, dropped: CommandError) -> "GeneratedText":
+    """Continue an answer. A daemon that does not know it begins it again with the same seed, and
+    leaves out what has arrived.
 
     Raises `dropped`, the error of the first connection, if the daemon has not answered for
-    RESUME_PATIENCE seconds. Raises CommandError `not-running` at once if it has ended: the answer
-    was in its memory.
+    RESUME_PATIENCE seconds. Raises CommandError `not-running` at once if it has ended.
     """
     from ..node.control.messages.generation import Resume
 
-    until = time.monotonic() + defaults.RESUME_PATIENCE
+    until, known = time.monotonic() + defaults.RESUME_PATIENCE, True
     while True:
         if not is_running(data):
             raise _ended(data, events.seed)
-        count = events.count
+        count, token = events.count, events.token
         try:
-            ask = Resume(token=events.token, since=count)
-            return request(data, ask, on_event=events, wait=True)
+            if known:
+                ask = Resume(token=events.token, since=count)
+                return request(data, ask, on_event=events, wait=True)
+            again = replace(run, resumable=True, seed=events.seed, received=events.text)
+            return request(data, again, on_event=events, wait=True)
         except CommandError as error:
-            if error.code == "unknown-answer":  # the daemon was restarted
-                raise _ended(data, events.seed) from None
+            if error.code == "unknown-answer" and known:  # the daemon was restarted
+                known = False
+                continue
             if error.code != "not-running":
                 raise
-            if events.count > count:
+            known = known or events.token != token  # it has begun the answer again
+            if events.count > count or events.token != token:
                 until = time.monotonic() + defaults.RESUME_PATIENCE
             if time.monotonic() > until:
                 hint = "; ".join(filter(None, (dropped.hint, _same_text(events.seed))))

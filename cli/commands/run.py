@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Options(TextOptions):
+    exact: bool
     frequency_penalty: float
     presence_penalty: float
     repetition_penalty: float
@@ -77,6 +78,7 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
 @click.option("--adapter", metavar="NAME",
               help="Use this LoRA adapter of the model: a name or a hash.")  # fmt: skip
+@click.option("--exact", is_flag=True, help="Let nothing between nodes travel in int8.")
 @click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
 @data_option
 @json_option

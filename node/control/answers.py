@@ -89,6 +89,8 @@ class AnswerOperations:
             rules=_rules_of(ask),
             stop=ask.stop,
             adapter=ask.adapter or "",
+            exact=ask.exact,
+            received=ask.received,
         )
         stages: tuple[generation.ChainStage, ...] = ()
         sharer: str | None = None

@@ -22,6 +22,7 @@ _ANSWERS: Final[Mapping[str, tuple[int, str | None, str | None]]] = {
     "unknown-answer": (404, None, None),
     "events-gone": (410, None, None),
     "unsupported": _BAD,
+    "other-text": (400, None, "received"),
     "engine-refused": _BAD,
     "bad-request": _BAD,
     "bad-stop": _BAD,

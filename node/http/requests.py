@@ -82,7 +82,8 @@ class ResponseFormat(Message, frozen=True, forbid_unknown_fields=True):
 
 
 class _SharedParameters(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Parameters that chat completions and completions share."""
+    """Parameters that chat completions and completions share. `exact` and `received` are additions
+    of this API (docs/spec/api.md)."""
 
     model: Model
     stream: bool | None = None
@@ -99,6 +100,8 @@ class _SharedParameters(Message, frozen=True, forbid_unknown_fields=True, kw_onl
     presence_penalty: Penalty | None = None
     repetition_penalty: Repetition | None = None
     logit_bias: Annotated[dict[str, _Added], Meta(max_length=MAX_BIAS)] | None = None
+    exact: bool | None = None
+    received: str | None = None
     user: _Label | None = None
 
     def check(self) -> None:
@@ -107,6 +110,8 @@ class _SharedParameters(Message, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ValueError("`stream_options`: expected only together with `stream`")
         if self.seed is not None and not -(2 ** (_SEED_BITS - 1)) <= self.seed < 2**_SEED_BITS:
             raise ValueError("`seed`: expected a whole number of 64 bits")
+        if self.received and self.seed is None:
+            raise ValueError("`seed`: expected together with `received`")
         for token in self.logit_bias or ():
             if _TOKEN_ID.fullmatch(token) is None or int(token) >= 2**31:
                 raise ValueError("`logit_bias`: expected token ids, from 0 to 2^31 - 1, in quotes")
@@ -197,6 +202,8 @@ class Asked:
     stream: bool = False
     include_usage: bool = False
     resumable: bool = False
+    exact: bool = False
+    received: str = ""
     user: str = ""
 
     def for_gateway(self, random: int) -> GenerateRequest:
@@ -216,6 +223,8 @@ class Asked:
             logprobs=self.logprobs,
             top=self.top,
             user=self.user,
+            exact=self.exact,
+            received=self.received,
         )
 
 
@@ -259,6 +268,8 @@ def _shared(body: _SharedParameters) -> Asked:
         stream=bool(body.stream),
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
         resumable=body.stream_options is not None and bool(body.stream_options.resumable),
+        exact=bool(body.exact),
+        received=body.received or "",
         user=body.user or "",
     )
 

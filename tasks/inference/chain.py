@@ -358,7 +358,8 @@ class Chains:
         whose state stems from a stage that was replaced gets no names, since that one may have
         lied.
 
-        Quiet stages are not waited for. They receive the message when they are heard again.
+        Quiet stages and standbys are not waited for. They receive the message when they are heard
+        again.
         """
         header = Close(run.session, length=len(run.ids) - 1).header()
         names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids[:-1])
@@ -371,15 +372,12 @@ class Chains:
                 for link in SessionClosed.parse(reply).slow:
                     self._note_slow(run, peer, *link)
 
+        late = {peer for peer in run.peers if self._courier.is_quiet(peer)}
+        late |= (run.missed | run.suspects) & set(run.peers)
+        standbys = {each.hop.peer for each in run.standbys.values()}
+        await self.drop(run, standbys | late - {self._courier.peer}, 0)
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:
-                standbys = (each.hop.peer for each in run.standbys.values())
-                for peer in dict.fromkeys((*run.peers, *standbys)):
-                    late = peer in run.missed | run.suspects or self._courier.is_quiet(peer)
-                    if not late:
+                for peer in dict.fromkeys(run.peers):
+                    if peer not in late:
                         nursery.start_soon(close_one, peer)
-                    elif peer != self._courier.peer:
-                        with suppress(CallRefused, LinkClosed):
-                            self._courier.post(
-                                peer, "session.close", header, priority=Priority.CONTROL
-                            )

@@ -367,6 +367,13 @@ class Choice:
         computing = sum(self.believed(hop, model).token_s for hop in chain)
         return computing + self._ring_s([hop.peer for hop in chain])
 
+    def knows(self, chain: Sequence[Hop]) -> bool:
+        """Return whether the round trips around a chain are reported or measured."""
+        members, own = self._directory.members(), self._courier.peer
+        peers = [hop.peer for hop in chain]
+        pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
+        return all(own in pair or self._trip(members, *pair) for pair in pairs)
+
     # Measurements.
 
     def opened(self, run: GenerationRun) -> None:

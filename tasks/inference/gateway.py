@@ -21,10 +21,12 @@ from ..engine.interface import Rules
 from ..errors import PromptTooLong, SessionError
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains
+from .conversation.advancing import Advancing
 from .conversation.answer import Answer
 from .conversation.conversing import Conversation
 from .conversation.mending import Mending
 from .conversation.opening import Opening
+from .conversation.received import Rest
 from .conversation.recomputing import TOP, KnownAnswer, Recomputed, Ties
 from .conversation.refilling import Refilling
 from .conversation.replacing import Replacing
@@ -112,7 +114,8 @@ class Gateway:
         replacing = Replacing(host, routes, self._opening, mending, refilling)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
         self._conversation = Conversation(
-            *(host, courier, self._opening, replacing, self._windows), standing
+            *(host, courier, self._opening, replacing, self._windows, standing),
+            Advancing(courier, directory, routes.choice, standing),
         )
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""
@@ -169,6 +172,10 @@ class Gateway:
         ids = await self._encode(model, request)
         new = _room(model, len(ids), request.max_tokens)
         _check_bias(request.rules, model)
+        rest = Rest(request.received, emit)
+        if request.received:
+            emit = rest
+            await self._expect_text(model, request, ids)
         answer = Answer(
             ids, model, request, emit, began, at_context=len(ids) + new == model.context
         )
@@ -178,9 +185,20 @@ class Gateway:
             await answer.prepare()
             await self._conversation.hold(talk)
             await self._windows.end(talk)
+            rest.check()
             return replace(answer.summary(), drafts=talk.drafts)
         finally:
             await self._opening.leave(talk)
+
+    async def _expect_text(self, model: Model, request: GenerateRequest, ids: list[int]) -> None:
+        """Have the text that a client received from another gateway drafted, so that it is
+        generated again as fast as it is verified. Raises SessionError `bad-request` if it cannot be
+        left out of the answer."""
+        if request.logprobs:
+            what = "expected no log-probabilities together with a text that was received"
+            raise SessionError("bad-request", what)
+        known = await model.text.encode(request.received, add_special=False)
+        await self.drafting.end(request.user, model.identity, [*ids, *known])
 
     async def recompute(
         self, request: GenerateRequest, tokens: Sequence[int], ties: Ties

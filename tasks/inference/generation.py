@@ -34,7 +34,7 @@ class TextCodec(Protocol):
     @property
     def info(self) -> TextInfo: ...
 
-    async def encode(self, text: str) -> list[int]: ...
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
 
     async def encode_chat(
         self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True
@@ -96,9 +96,11 @@ class GenerateRequest:
     If `raw`, the chat template is skipped. A request for a job has a `turn`: when it ends, the
     request closes its chain, and in the next turn it continues after the last token. If
     `logprobs`, the events carry each token with its probability, and the `top` most likely tokens
-    at its place. `user` is a name for the user of
-    this node, or "": stages get a tag in its place, by which they share this node's part of their
-    time. `adapter` is the name or root of an adapter, or "". `apart` restricts the chains.
+    at its place. If `exact`, hidden states and KV travel as they were computed. `received` is the
+    beginning of the answer, from another gateway with the same seed: it is not emitted. `user` is a
+    name for the user of this node, or "": stages get a tag in its place, by which they share this
+    node's part of their time. `adapter` is the name or root of an adapter, or "". `apart` restricts
+    the chains.
     """
 
     model: str
@@ -116,6 +118,8 @@ class GenerateRequest:
     user: str = ""
     adapter: str = ""
     apart: Apart | None = None
+    exact: bool = False
+    received: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,7 @@ class Standby:
     epoch: int
     have: int = 0
     fed: bool = False
+    ready: bool = False  # whether it has the session open
 
 
 class GenerationRun:

@@ -85,22 +85,24 @@ class PieceOutputs:
         """Return the outputs of a piece by line number. The caller adds to them, and calls `added`
         for each."""
         pieces, name = await self._known(), _name(job)
-        piece = pieces.setdefault(name, _Piece(None))
-        if piece.lines is None:
-            piece.lines = await self._read(name)
-            piece.size = sum(map(len, piece.lines.values()))
+        lines = pieces[name].lines if name in pieces else None
+        if lines is None:
+            lines = await self._read(name)
+            pieces[name] = _Piece(lines, sum(map(len, lines.values())))
         pieces.move_to_end(name)
         await self._trim(pieces)
-        return piece.lines
+        return lines
 
     async def added(self, job: Job, output: bytes) -> None:
         """Store the output of a row that is new in an open piece."""
         pieces, name = await self._known(), _name(job)
         if (piece := pieces.get(name)) is not None:  # otherwise others needed its space
             piece.size += len(output)
-            await self._trim(pieces)
             if self._host is not None and self._folder is not None and _is_plain(job):
                 await self._host.offload(self._folder.append, name, output)
+            if name not in pieces:  # removed meanwhile, perhaps before its file was written
+                await self._remove(pieces, name)
+            await self._trim(pieces)
 
     async def close(self, job: Job) -> None:
         """Forget the outputs of a piece that is done. Their file stays until `tidy`, because the

@@ -35,15 +35,16 @@ def report(
     """Return the links to report to the other members.
 
     `links` has the measured ones by linked peer, `counted` the peers whose links count, and `said`
-    is the report that others have. A link that has hardly changed stays as it is.
+    is the report that others have. It stays as it is while all links have hardly changed, and is
+    new in all links if one has changed, which costs no more.
     """
+    new = tuple(
+        LinkSpeed(tag_of(peer), _rounded(links[peer]), float(f"{links[peer].rate:.0e}"))
+        for peer in sorted(counted & links.keys())[:LINKS]
+    )
     old = {link.tag: link for link in said}
-    found = []
-    for peer in sorted(counted & links.keys())[:LINKS]:
-        new = LinkSpeed(tag_of(peer), _rounded(links[peer]), float(f"{links[peer].rate:.0e}"))
-        before = old.get(new.tag)
-        found.append(new if before is None or _has_moved(before, new) else before)
-    return tuple(found)
+    same = len(new) == len(old) and all(link.tag in old for link in new)
+    return said if same and not any(_has_moved(old[link.tag], link) for link in new) else new
 
 
 def _rounded(link: LinkRates) -> float:

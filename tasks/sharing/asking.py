@@ -314,6 +314,8 @@ def _fitting(request: GenerateRequest, offers: Sequence[SharedOffer]) -> list[Sh
         "`min_p`": request.sampling.min_p > 0,
         "penalties": request.rules.penalise,
         "bias of tokens": bool(request.rules.bias),
+        "exactness": request.exact,
+        "a beginning that was received": bool(request.received),
     }
     for what, wanted in refused.items():
         if wanted:

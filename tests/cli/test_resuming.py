@@ -104,15 +104,27 @@ def test_a_daemon_that_has_ended_is_not_waited_for(
     assert "shoal node" in str(caught.value.hint) and "`--seed 77`" in str(caught.value.hint)
 
 
-def test_a_daemon_that_was_restarted_does_not_know_the_answer(
+def test_a_daemon_that_was_restarted_generates_the_rest(
     tmp_path: Path, fake_daemon: FakeDaemon
 ) -> None:
-    kept = Kept(2)
-    operations = kept.operations() | {"resume": ControlError("unknown-answer", "not here")}
-    with fake_daemon(operations), pytest.raises(CommandError) as caught:
-        ask(tmp_path, lambda event: None)
-    assert caught.value.code == "not-running"
-    assert "has ended" in caught.value.message
+    asked, heard = list[dict[str, Any]](), list[str]()
+
+    async def run(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        asked.append(request)
+        await emit({"event": "kept", "token": TOKEN, "seed": 77})
+        for number in range(len(request["received"]), 5):
+            if len(asked) == 1 and number == 2:
+                await drop(emit)
+            await emit({"event": "text", "text": str(number)})
+        return REPLY
+
+    operations = Kept().operations() | {
+        "run": run, "resume": ControlError("unknown-answer", "not here"),
+    }  # fmt: skip
+    with fake_daemon(operations):
+        assert ask(tmp_path, lambda event: heard.append(event.text)) == "01234"
+    assert heard == ["0", "1", "2", "3", "4"]
+    assert [(each["seed"], each["received"]) for each in asked] == [(None, ""), (77, "01")]
 
 
 def test_an_interrupted_command_stops_the_answer(tmp_path: Path, fake_daemon: FakeDaemon) -> None:

@@ -66,6 +66,7 @@ class LaneConnection:
         "unreported",
         "unreported_bytes",
         "urgent",
+        "usual_rtt",
         "yielding",
     )
 
@@ -77,6 +78,7 @@ class LaneConnection:
         self.intake: list[int] | None = None
         self.rtt: float | None = None  # seconds, measured by the last ping
         self.least_rtt: float | None = None
+        self.usual_rtt: float | None = None  # of the last two pings the shorter one: one may wait
         self.heard = now  # when the last byte was received
         self.received = 0  # counted frames received; each outgoing frame reports this number
         self.unreported = 0  # counted frames received since it was last reported
@@ -252,7 +254,8 @@ class LaneConnection:
             self.yielding.end(now)
         if self._ping_sent is None or offset != self._ping_mark + 1:
             return
-        self.rtt = max(0.0, now - self._ping_sent)
+        before, self.rtt = self.rtt, max(0.0, now - self._ping_sent)
+        self.usual_rtt = self.rtt if before is None else min(before, self.rtt)
         self.least_rtt = self.rtt if self.least_rtt is None else min(self.least_rtt, self.rtt)
         self._ping_sent = None
         self._hinted = False

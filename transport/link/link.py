@@ -178,7 +178,7 @@ class Link:
     def round_trip(self) -> float | None:
         """The round trip in seconds on the path in use, None before the first measurement."""
         path = self.paths.used
-        return path.connection.rtt if path else None
+        return path.connection.usual_rtt if path else None
 
     @property
     def rate(self) -> float:
@@ -191,7 +191,7 @@ class Link:
         """The status of the link, for display."""
         path = self.paths.used
         return LinkStatus(
-            rtt=path.connection.rtt if path else None,
+            rtt=path.connection.usual_rtt if path else None,
             bytes_in=self.paths.bytes_in,
             bytes_out=self.paths.bytes_out,
             address=self.address,

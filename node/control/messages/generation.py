@@ -148,13 +148,16 @@ class TokenBias:
 class Run(AskForText[GeneratedText, TextEvent]):
     """Request to generate text that continues or answers a prompt. If `resumable`, the answer goes
     on for a while when the connection drops. `logit_bias` has token ids, each with what is added
-    to its logit."""
+    to its logit. If `exact`, nothing travels in int8. `received` is the beginning of the answer,
+    which another daemon gave for the same seed: it is left out of the events."""
 
     op = "run"
     prompt: Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)]
     max_tokens: Annotated[int, Whole(1, 2**24)] | None = None
     adapter: Name | None = None  # name or root of an adapter
     resumable: bool = False
+    exact: bool = False
+    received: Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT, 0)] = ""
     frequency_penalty: Annotated[float, Number(-2.0, 2.0)] = 0.0
     presence_penalty: Annotated[float, Number(-2.0, 2.0)] = 0.0
     repetition_penalty: Annotated[float, Number(0.01, 100.0)] = 1.0

@@ -20,7 +20,8 @@ from ..generation import GenerationRun
 from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_code
 from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
-from .items import Arrived, Complete, Item, Needed, Pooled
+from .advancing import Advancing
+from .items import Arrived, Complete, Faster, Item, Needed, Pooled
 from .opening import Opening
 from .replacing import Replacing
 from .standing import Standing
@@ -40,6 +41,7 @@ class Conversation:
         replacing: Replacing,
         windows: Windows,
         standing: Standing,
+        advancing: Advancing,
     ) -> None:
         self._host = host
         self._courier = courier
@@ -47,6 +49,7 @@ class Conversation:
         self._replacing = replacing
         self._windows = windows
         self._standing = standing
+        self._advancing = advancing
 
     async def hold(self, talk: Talk) -> None:
         """Converse over one chain after another until the answer is complete.
@@ -74,10 +77,12 @@ class Conversation:
             return False
 
     async def _exchange_with_standbys(self, talk: Talk, run: GenerationRun) -> bool:
-        """Converse as `_exchange` does, while stages copy their KV to standbys."""
+        """Converse as `_exchange` does, while stages copy their KV to standbys, and this node
+        looks for faster chains."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._standing.keep, talk, run)
+                nursery.start_soon(self._advancing.watch, talk, run)
                 try:
                     return await self._exchange(talk, run)
                 finally:
@@ -111,6 +116,8 @@ class Conversation:
                     self._replay(run, item)
                 elif isinstance(item, Complete):
                     self._begin(run, spans)
+                elif isinstance(item, Faster) and await self._replacing.advance(talk, run, item):
+                    return False
             if talk.must_yield:
                 return False
             if not items and await self._replacing.outrun(talk, run):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import trio
 
 from ...errors import SessionError
+from ..routing import Hop
 from ..session import SampledToken, SpanProgress
 
 
@@ -39,8 +40,15 @@ class Complete:
     """All stages have the state of all positions before the one at which the chain continues."""
 
 
-Item = Arrived | Pooled | SpanProgress | Needed | Complete | SessionError
-"""A message of the chain, or the error that ends the session."""
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """A chain that is faster than the session's. Its other stages are standbys now."""
+
+    route: tuple[Hop, ...]
+
+
+Item = Arrived | Pooled | SpanProgress | Needed | Complete | Faster | SessionError
+"""A message of the chain, a faster chain, or the error that ends the session."""
 
 
 class ItemQueue:

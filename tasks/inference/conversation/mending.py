@@ -44,12 +44,14 @@ class Mending:
         before: GenerationRun,
         without: Collection[str],
         returning: Collection[str] = (),
+        *,
+        ahead: bool = False,
     ) -> bool:
         """Replace the stages in `without`, and those that do not answer meanwhile. Return whether
         the session continues.
 
         Those in `returning` may be opened again. The session is left as it is if there is no other
-        stage for some layers, or if its chain goes on by itself.
+        stage for some layers, or if its chain goes on by itself and is not left `ahead` of need.
         """
         lost = {*without, *(peer for peer in before.peers if not self._courier.reaches(peer))}
         for _ in range(OPEN_ATTEMPTS):
@@ -57,7 +59,7 @@ class Mending:
             if run is None or run.continuation is None:
                 return False
             try:
-                return await self._open(talk, before, run, run.continuation.kept)
+                return await self._open(talk, before, run, ahead=ahead)
             except StageRefused as refusal:
                 if refusal.peer in run.continuation.kept:
                     lost.add(refusal.peer)
@@ -145,16 +147,17 @@ class Mending:
         return found
 
     async def _open(
-        self, talk: Talk, before: GenerationRun, run: GenerationRun, kept: Collection[PeerId]
+        self, talk: Talk, before: GenerationRun, run: GenerationRun, *, ahead: bool
     ) -> bool:
         """Open the new stages, and then give the others their new neighbours. Return whether the
         session continues. Raises StageRefused if a stage refuses."""
         began, done = self._host.now(), False
-        fresh = set(run.peers) - set(kept)
+        assert run.continuation is not None
+        fresh = set(run.peers) - run.continuation.kept
         self._runs.add(run, talk.model)
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)
-            if before.has_gone_on(began):
+            if before.has_gone_on(began) and not ahead:
                 return False
             await self._chains.change(run, before)
             run.pace.heard_at = self._host.now()

@@ -11,6 +11,7 @@ from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
 from ..generation import GenerationRun
 from ..surviving.recovery import LOST_STATE, PREEMPTED, not_back, patience
+from .items import Faster
 from .mending import Mending
 from .opening import Opening
 from .refilling import Refilling
@@ -113,6 +114,17 @@ class Replacing:
             return False
         talk.outrun += 1
         talk.lost |= slow
+        return True
+
+    async def advance(self, talk: Talk, before: GenerationRun, faster: Faster) -> bool:
+        """Let a faster chain take over, whose new stages are standbys. Return whether it has."""
+        without = {*before.peers} - {hop.peer for hop in faster.route}
+        talk.moves += 1
+        if before.covered(without) != faster.route:  # a standby has ended meanwhile
+            return False
+        if not await self._mending.mend(talk, before, without, ahead=True):
+            return False
+        talk.left |= without
         return True
 
     async def move(self, talk: Talk, before: GenerationRun, error: StageLost | None = None) -> bool:

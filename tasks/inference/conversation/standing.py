@@ -6,6 +6,8 @@ replays would take long there. It gets the KV of the stage as it grows, once tha
 rebuild, so that the pause does not grow with the context.
 """
 
+from collections.abc import Sequence
+
 import trio
 
 from ....state.directory import Directory
@@ -70,7 +72,7 @@ class Standing:
             await trio.sleep(STANDBY_LOOK)
             worth = self._rebuild_s(talk, run, place) >= STANDBY_WORTH
             if place in run.standbys:
-                if worth:
+                if worth and run.standbys[place].ready:
                     await self._copy(talk, run, place)
             elif (worth or self._may_begin_early(run)) and not await self._begin(talk, run, place):
                 await trio.sleep(STANDBY_AGAIN)
@@ -84,25 +86,52 @@ class Standing:
             self._early.add(run.session)
         return run.session in self._early
 
-    def _rebuild_s(self, talk: Talk, run: GenerationRun, place: int) -> float:
-        """Return the predicted seconds until another node has the state of a stage: of the hidden
-        states on their way to it, and of computing them."""
+    def _rebuild_s(self, talk: Talk, run: GenerationRun, place: int, have: int = 0) -> float:
+        """Return the predicted seconds until another node, which has the state of `have` positions,
+        has that of a stage: of the hidden states on their way to it, and of computing them."""
         hop, model = run.route[place], talk.model
         row = model.hidden * DTYPE_BYTES[parse_dtype(hop.dtype)] if place else 4
-        return run.computed * (self._choice.believed(hop, model).row_s + row / STANDBY_RATE)
+        lacking = max(run.computed - have, 0)
+        return lacking * (self._choice.believed(hop, model).row_s + row / STANDBY_RATE)
+
+    async def prepare(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> bool:
+        """Make the stages of another chain standbys of this one. Return whether they can take over
+        without a long pause."""
+        for place, (hop, other) in enumerate(zip(run.route, route, strict=True)):
+            if hop == other:
+                continue
+            before = run.standbys.get(place)
+            if before is None or before.hop != other:
+                if before is not None and run.lose_standby(before.hop.peer):
+                    await self._chains.drop(run, {before.hop.peer}, before.epoch)
+                if not await self._open(talk, run, place, other):
+                    return False
+            standby = run.standbys[place]
+            lacking_s = self._rebuild_s(talk, run, place, standby.have)
+            if not standby.ready or lacking_s >= STANDBY_WORTH:
+                return False
+        return True
+
+    def rebuild_s(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> float:
+        """Return the predicted seconds until the stages of another chain have their state."""
+        pairs = enumerate(zip(run.route, route, strict=True))
+        new = [place for place, (hop, other) in pairs if hop != other]
+        return sum(self._rebuild_s(talk, run, place) for place in new)
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""
         hop = self._candidate(talk, run, run.route[place])
-        if hop is None:
-            return False
-        standby, ready = Standby(hop, run.epoch), False
+        return hop is not None and await self._open(talk, run, place, hop)
+
+    async def _open(self, talk: Talk, run: GenerationRun, place: int, hop: Hop) -> bool:
+        """Open a standby at a replica of a stage. Return whether it is there."""
+        standby = Standby(hop, run.epoch)
         run.standbys[place] = standby  # no other place takes this peer
         try:
             sampling = talk.request.sampling
-            ready = await self._chains.stand_by(run, place, hop, talk.model, sampling)
+            standby.ready = await self._chains.stand_by(run, place, hop, talk.model, sampling)
         finally:
-            if not ready:
+            if not standby.ready:
                 await self._give_up(talk, run, standby)
         return run.standbys.get(place) is standby
 
@@ -110,20 +139,26 @@ class Standing:
         """Return the replica of a stage that may stand by for it, or None: one that is linked, with
         which the chain would be fastest."""
         used = {*run.peers, *(each.hop.peer for each in run.standbys.values())}
-        without = {*used, *talk.unfit, *talk.lost, *talk.refused, *self._chains.avoided()}
-        members = self._directory.members()
-        wanted = _shard_of(members.get(hop.peer), talk.model.root, hop)
         found = dict[tuple[bool, float, PeerId], Hop]()
+        for other in self.replicas(talk, hop):
+            if other.peer not in used:
+                chain = [other if each == hop else each for each in run.route]
+                seconds = self._choice.token_s(chain, talk.model)
+                found[not self._courier.reaches(other.peer), seconds, other.peer] = other
+        return found[min(found)] if found else None
+
+    def replicas(self, talk: Talk, hop: Hop) -> list[Hop]:
+        """Return the replicas of a stage that may stand by for it, apart from itself."""
+        without = {hop.peer, *talk.unfit, *talk.lost, *talk.refused, *self._chains.avoided()}
+        members = self._directory.members()
+        wanted, found = _shard_of(members.get(hop.peer), talk.model.root, hop), []
         for peer, record in members.items():
             shard = _shard_of(record, talk.model.root, hop)
             if shard is None or wanted is None or shard.exactness != wanted.exactness:
                 continue  # another class of exactness takes no exact copies
             if peer not in without and not self._courier.is_quiet(peer):
-                other = Hop(peer, hop.parts, hop.dtype)
-                chain = [other if each == hop else each for each in run.route]
-                seconds = self._choice.token_s(chain, talk.model)
-                found[not self._courier.reaches(peer), seconds, peer] = other
-        return found[min(found)] if found else None
+                found.append(Hop(peer, hop.parts, hop.dtype))
+        return found
 
     async def _copy(self, talk: Talk, run: GenerationRun, place: int) -> None:
         """Have a stage copy what its standby lacks, and give the standby up if that fails."""

@@ -33,12 +33,16 @@ class Talk:
     drafts: DraftCounts = field(default_factory=DraftCounts)
     epoch: int = 1  # the highest one of all its sessions
     outrun: int = 0  # times that stages were replaced because the chain crawled
+    moves: int = 0  # to faster chains
+    left: set[PeerId] = field(default_factory=set)  # stages that it has left for faster ones
     accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number
     place: RoomRequest = field(init=False)  # in the line of those that wait for room
     said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
 
     def __post_init__(self) -> None:
+        if self.request.exact:
+            self.activations = "exact"
         if self.request.apart is not None:
             self.lost.update(self.request.apart.without)
         self.place = RoomRequest(self.model.root)
@@ -53,11 +57,12 @@ class Talk:
     def terms(self) -> SessionPurpose:
         """The purpose of the request's sessions.
 
-        One that continues an answer is exact, so that the text goes on as it would have.
+        One that continues an answer is exact, so that the text goes on as it would have. So is any
+        if the request says so.
         """
         request = self.request
         pooled = isinstance(self.answer, PooledAnswer)
-        exact = self.answer.made > 0
+        exact = request.exact or self.answer.made > 0
         return SessionPurpose(request.job, request.user, pooled, request.top, exact, request.rules)
 
 

@@ -54,6 +54,8 @@ def config_of(
     if not heads or not hidden:
         unsupported("a model without attention heads")
     head_dim = meta.integer("{}.attention.key_length", 1 << 12, hidden // heads)
+    if not head_dim:
+        unsupported("attention heads without keys")
     if meta.integer("{}.attention.value_length", 1 << 12, head_dim) != head_dim:
         unsupported("values and keys of different sizes")
     turned = meta.integer("{}.rope.dimension_count", 1 << 12, head_dim)

@@ -37,7 +37,7 @@ class Metadata:
         if value is None and default is not None:
             return default
         if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
-            value = int(value[0])  # by layer, all the same
+            value = value[0].item()  # by layer, all the same
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
             self._bad(key, f"is no integer of 0 to {most}")
         return value

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ....dht.defaults import TENSORS_LIMIT
 from ....dht.errors import ModelError, unreadable
 from ..output import Converted, Output, row_spans
 from ..quantise import Parts
@@ -33,6 +34,7 @@ def gguf_model(path: Path) -> Converted:
     config = config_of(meta, family, header, _vectors(path, header))
     vocabulary, head_dim = config["vocab_size"], config["head_dim"]
     assert isinstance(vocabulary, int) and isinstance(head_dim, int)
+    _check_count(header)
     texts = text_files(meta, vocabulary)
     outputs = [
         _output(path, each, family, head_dim)
@@ -42,6 +44,14 @@ def gguf_model(path: Path) -> Converted:
     ]
     outputs.sort(key=lambda output: output.role)
     return Converted(config, texts, outputs, tuple(_notes(header)))
+
+
+def _check_count(header: Header) -> None:
+    """Raise ModelError `bad-gguf` if the file has too many tensors, with each expert's counted."""
+    shapes = [tensor.shape for tensor in header.tensors.values()]
+    count = sum(shape[0] if len(shape) == 3 else 1 for shape in shapes)
+    if count > TENSORS_LIMIT:
+        raise ModelError("bad-gguf", f"the file has {count} tensors with its experts'", hint=AGAIN)
 
 
 def _vectors(path: Path, header: Header) -> Vectors:

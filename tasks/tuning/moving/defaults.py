@@ -15,8 +15,8 @@ POSITIONS = 1 << 20  # of a batch (rows times tokens) that a node trains for ano
 # Places of trainers.
 PLACE_LOOK = 30.0  # seconds between two charges of the author of what is trained here
 PLACE_LEAD = 300.0  # seconds by which an author was served more, until it leaves a place to others
-LACKS_FOR = 10.0  # seconds for which a job that asked for a place counts as lacking one
-LACKING = 256  # jobs that lack a place and are remembered
+LACKS_FOR = 10.0  # seconds for which the author of a job that asked for a place lacks one
+LACKING = 256  # authors that lack a place and are remembered
 
 # A second copy.
 HOLD_TIME = 60.0  # seconds in which another node takes a checkpoint

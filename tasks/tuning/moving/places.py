@@ -29,16 +29,16 @@ class TrainerPlaces:
         self._now = now
         self._held: dict[str, PeerId] = {}  # author, by job
         self._charged: dict[str, float] = {}  # until when, by job
-        self._lacking: dict[str, tuple[PeerId, float]] = {}  # (author, last asked), by job
+        self._lacking: dict[PeerId, float] = {}  # when one of its jobs last asked, by author
 
     def has_one(self, job: Job) -> bool:
-        """Return whether there is a place for a job. If not, it is remembered for a while that the
-        job lacks one."""
-        self._lacking.pop(job.id, None)
+        """Return whether there is a place for a job. If not, it is remembered for a while that its
+        author lacks one: an author with very many jobs must not displace others."""
+        self._lacking.pop(job.author, None)
         holds = 1 + Counter(self._held.values())[job.author]
         if len(self._held) < RUNNING_AT_ONCE and not self._is_outranked(job.author, holds):
             return True
-        self._lacking[job.id] = job.author, self._now()
+        self._lacking[job.author] = self._now()
         if len(self._lacking) > defaults.LACKING:
             del self._lacking[next(iter(self._lacking))]
         return False
@@ -67,9 +67,9 @@ class TrainerPlaces:
         """Return whether a fine-tuning of another author, which has fewer places than `holds` and
         was served much less, lacks a place."""
         since, held = self._now() - defaults.LACKS_FOR, Counter(self._held.values())
-        self._lacking = {job: each for job, each in self._lacking.items() if each[1] >= since}
+        self._lacking = {each: at for each, at in self._lacking.items() if at >= since}
         return any(
             held[other] < holds and self.queue.lead(author, other) >= defaults.PLACE_LEAD
-            for other, _ in self._lacking.values()
+            for other in self._lacking
             if other != author
         )

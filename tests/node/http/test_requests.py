@@ -64,6 +64,12 @@ def test_rules() -> None:
     assert neutral.for_gateway(1).rules == NO_RULES
 
 
+def test_exactness_and_a_text_that_was_received() -> None:
+    request = chat(exact=True, received="Once", seed=3).for_gateway(1)
+    assert (request.exact, request.received, request.sampling.seed) == (True, "Once", 3)
+    assert not completion().for_gateway(1).exact and not completion().for_gateway(1).received
+
+
 def test_a_completion_skips_the_template() -> None:
     request = completion(prompt=["In the"], logprobs=0, max_tokens=3).for_gateway(99)
     assert request.raw and request.prompt == "In the" and request.logprobs
@@ -101,6 +107,7 @@ def test_an_answer_can_be_sent_back() -> None:
         ({"frequency_penalty": -2.5}, "frequency_penalty", "a number from -2 to 2"),
         ({"frequency_penalty": "x"}, "frequency_penalty", "a number from -2 to 2"),
         ({"repetition_penalty": 0}, "repetition_penalty", "a number from 0.01 to 100"),
+        ({"received": "Once"}, "seed", "together with `received`"),
         ({"min_p": 1.5}, "min_p", "a number from 0 to 1"),
         ({"min_p": -0.1}, "min_p", "a number from 0 to 1"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "not supported"),

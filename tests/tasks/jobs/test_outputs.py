@@ -1,8 +1,10 @@
 """A piece goes on from its finished rows after a restart of its node."""
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 import pytest
 import trio
@@ -21,6 +23,17 @@ from tests.tasks.jobs.test_models import ROOT
 from tests.tasks.jobs.test_runner import Gateway, Node, job, many
 
 pytestmark = pytest.mark.trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class SlowHost(FakeHost):
+    """Host with a disk that takes a second for everything."""
+
+    async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        await trio.sleep(1)
+        return work(*args)
 
 
 def on_disk(folder: Path) -> dict[str, bytes]:
@@ -167,6 +180,38 @@ async def test_files_of_earlier_runs_count_for_the_limit(
     for number in range(12):
         await killed(started(tmp_path), replace(many(16), id=f"{number:064x}"), 10)
     assert sum(map(len, on_disk(tmp_path).values())) < 6000
+
+
+async def test_outputs_that_are_deleted_while_they_are_read_are_read_all_the_same(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    asked = many(6)
+    await killed(started(tmp_path), asked, 4)
+    outputs, found = PieceOutputs(SlowHost(inline=True), tmp_path), list[dict[int, bytes]]()
+
+    async def read() -> None:
+        found.append(await outputs.open(asked))
+
+    await outputs.tidy(lambda piece: True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.sleep(0.5)
+        await outputs.tidy(lambda piece: False)
+    assert len(found[0]) == 4 and not on_disk(tmp_path)
+
+
+async def test_a_row_of_a_piece_that_is_deleted_leaves_no_file(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "OUTPUTS_KEPT", 10)
+    one, other = (replace(many(3), id=f"{number:064x}") for number in range(2))
+    outputs = PieceOutputs(SlowHost(inline=True), tmp_path)
+    await outputs.open(one)
+    await outputs.open(other)
+    await outputs.added(one, b"x" * 20)  # it is the oldest, so it is deleted
+    await outputs.added(other, b"y" * 20)
+    await outputs.added(one, b"x" * 20)
+    assert [name.partition("-")[0] for name in on_disk(tmp_path)] == [other.id]
 
 
 async def test_without_disk_space_a_piece_is_done_all_the_same(

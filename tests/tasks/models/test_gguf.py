@@ -265,7 +265,7 @@ def test_an_alignment_is_a_small_power_of_two(alignment: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", ["block_count", "embedding_length", "attention.head_count"])
-@pytest.mark.parametrize("told", [None, "many", 1 << 31])
+@pytest.mark.parametrize("told", [None, "many", 1 << 31, [float("inf")] * 2, [4.0, 4.0]])
 def test_sizes_are_checked(key: str, told: Any, tmp_path: Path) -> None:
     metadata = {**PLAIN.metadata, f"llama.{key}": told}
     if told is None:
@@ -298,6 +298,8 @@ def test_a_tokenizer_must_match_its_vocabulary(lie: str, tmp_path: Path) -> None
         ({"tokenizer.ggml.pre": "mystery"}, "unsupported-tokenizer"),
         ({"llama.expert_count": 8}, "bad-gguf"),
         ({"llama.rope.dimension_count": 32}, "unsupported-architecture"),
+        ({"llama.attention.key_length": 0, "llama.attention.value_length": 0},
+         "unsupported-architecture"),
         ({"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0},
          "unsupported-architecture"),
         ({"split.count": 3}, "split-gguf"),
@@ -315,6 +317,17 @@ def test_unknown_tensors_are_refused(tmp_path: Path) -> None:
         tensors = {**PLAIN.tensors, name: ("F32", (4,), bytes(16))}
         path = File(PLAIN.metadata, tensors).write(tmp_path / "x.gguf")
         assert refused(path) == "unsupported-tensor", name
+
+
+def test_experts_count_as_tensors(tmp_path: Path) -> None:
+    """A small file could claim so many that their descriptions fill the memory."""
+    experts = {"llama.block_count": 1, "llama.expert_count": 1 << 15,
+               "llama.expert_used_count": 2}  # fmt: skip
+    stacked = ("F16", (1 << 15, 1, 1), bytes(1 << 16))
+    tensors = {f"blk.{layer}.ffn_up_exps.weight": stacked for layer in range(4)}
+    file = File({**PLAIN.metadata, **experts}, {**PLAIN.tensors, **tensors})
+    with pytest.raises(ModelError, match=r"the file has 1310.. tensors"):
+        gguf_model(file.write(tmp_path / "x.gguf"))
 
 
 def test_scales_that_are_not_finite_are_refused(tmp_path: Path) -> None:

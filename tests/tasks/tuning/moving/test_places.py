@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import pytest
+
 from shoal.state.views.jobs import Job
 from shoal.tasks.jobs.fairness import FairQueue
 from shoal.tasks.tuning.moving import defaults
@@ -81,6 +83,18 @@ def test_another_author_gets_a_place_within_minutes_and_keeps_it() -> None:
     assert node.trained[MODEST] - before == 3600 and node.moves == 1
 
 
+def test_an_author_with_very_many_jobs_does_not_displace_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defaults, "LACKING", 16)
+    node = Node({MODEST: 1, GREEDY: 2 * defaults.LACKING})
+    late = node.waiting.pop(0)
+    node.run(600)
+    node.waiting.insert(0, late)
+    node.run(600)
+    assert node.trained[MODEST] > 300
+
+
 def test_authors_without_a_place_take_turns_with_the_others() -> None:
     node = Node({GREEDY: 40, MODEST: 2, THIRD: 2})
     node.run(36_000)
@@ -122,5 +136,5 @@ def test_what_is_remembered_is_bounded() -> None:
     node = Node({GREEDY: 2})
     node.run(1)
     for number in range(2 * defaults.LACKING):
-        node.places.has_one(Job(str(number), MODEST, "finetune"))
+        node.places.has_one(Job(str(number), PeerId(f"peer{number}"), "finetune"))
     assert len(node.places._lacking) == defaults.LACKING

@@ -1,0 +1,93 @@
+"""Moves running answers to chains that have become faster than their own.
+
+After a loss, the rest of an answer runs over what was left. A node that joins later may make a
+faster chain, and a chain whose links were guessed may be slower than was predicted. The stages of a
+faster chain become standbys first, while the answer goes on, and then take over at once.
+"""
+
+import trio
+
+from ....state.directory import Directory
+from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAUSE, MOVE_RATIO, MOVES
+from ...routing.defaults import EXPECTED_TOKENS
+from ..choice import Choice
+from ..courier import Courier
+from ..generation import GenerationRun
+from ..routing import Hop
+from .items import Faster
+from .standing import Standing
+from .talk import Talk
+
+
+class Advancing:
+    """Finds faster chains for running answers.
+
+    An answer moves MOVES times at most, and never back to a stage that it has left, so that it does
+    not oscillate.
+    """
+
+    def __init__(
+        self, courier: Courier, directory: Directory, choice: Choice, standing: Standing
+    ) -> None:
+        self._courier = courier
+        self._directory = directory
+        self._choice = choice
+        self._standing = standing
+
+    async def watch(self, talk: Talk, run: GenerationRun) -> None:
+        """Offer a faster chain to a session as soon as there is one that is ready."""
+        version = self._directory.version
+        while talk.moves < MOVES:
+            await trio.sleep(MOVE_LOOK)
+            route = self._faster(talk, run)
+            if route and await self._standing.prepare(talk, run, route):
+                run.items.put(Faster(route))
+                return
+            if not route:
+                with trio.move_on_after(MOVE_AGAIN):
+                    version = await self._directory.changed(version)
+
+    def _faster(self, talk: Talk, run: GenerationRun) -> tuple[Hop, ...]:
+        """Return a chain of replicas of the stages that is worth a move, or nothing.
+
+        Its links must be known: among many guesses the best one is mostly too good.
+        """
+        left = min(talk.new - talk.answer.made, EXPECTED_TOKENS)
+        measured = run.times.token_s
+        if not measured or not left:
+            return ()
+        # A chain that is faster than was predicted stays. Drafts hide what a round takes.
+        predicted = self._choice.token_s(run.route, talk.model) if talk.drafts.right else 0.0
+        now_s = max(measured, predicted)
+        route, then_s = self._best(talk, run)
+        saved = left * measured * (1 - then_s / now_s)
+        if then_s > MOVE_RATIO * now_s or route == run.route:
+            return ()
+        paid = saved >= MOVE_PAUSE + self._standing.rebuild_s(talk, run, route)
+        return route if paid else ()
+
+    def _best(self, talk: Talk, run: GenerationRun) -> tuple[tuple[Hop, ...], float]:
+        """Return the fastest chain of stages and replicas with known links, and its seconds for a
+        token.
+
+        It differs in one place or two from the present one: others are reached by further moves.
+        """
+        best = run.route, self._choice.token_s(run.route, talk.model)
+        replicas = [self._replicas(talk, hop) for hop in run.route]
+        for _ in range(2):
+            base, taken = best[0], {hop.peer for hop in best[0]}
+            for place, others in enumerate(replicas):
+                for other in (each for each in others if each.peer not in taken):
+                    route = (*base[:place], other, *base[place + 1 :])
+                    seconds = self._choice.token_s(route, talk.model)
+                    if seconds < best[1] and self._choice.knows(route):
+                        best = route, seconds
+        return best
+
+    def _replicas(self, talk: Talk, hop: Hop) -> list[Hop]:
+        """Return the linked replicas of a stage that this answer has not left."""
+        return [
+            other
+            for other in self._standing.replicas(talk, hop)
+            if other.peer not in talk.left and self._courier.reaches(other.peer)
+        ]

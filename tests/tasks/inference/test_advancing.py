@@ -1,0 +1,80 @@
+"""Running answers that move to faster chains."""
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from shoal.tasks.defaults import MOVES
+from shoal.tasks.inference.choice import Choice
+from shoal.tasks.inference.conversation import advancing
+from shoal.tasks.inference.gateway import GatewayEvent, Routed
+from shoal.tasks.inference.generation import Model
+from shoal.tasks.routing.paths import Hop
+from tests.tasks.inference.test_standbys import Answered
+
+Route = tuple[str, ...]
+
+
+class Moved(Answered):
+    """An answer whose chains have predicted times: a token takes `base` seconds, and 0.01 more for
+    each stage of the first chain. It takes 0.18 there."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, base: float) -> None:
+        super().__init__()
+        self.base, self.known = base, True
+        self.routes: list[Route] = []
+        patch.setattr(Choice, "token_s", lambda _, chain, model: self.token_s(chain, model))
+        patch.setattr(Choice, "knows", lambda _, chain: self.known)
+        patch.setattr(advancing, "MOVE_PAUSE", 0.0)
+        patch.setattr(advancing, "MOVE_LOOK", 0.4)
+        patch.setattr(advancing, "MOVE_AGAIN", 0.4)
+
+    def token_s(self, chain: Sequence[Hop], model: Model) -> float:
+        return self.base + 0.01 * sum(hop.peer in self.routes[0] for hop in chain)
+
+    async def answer(self) -> list[Route]:
+        """Answer, check the text, and return the chains in the order in which they answered."""
+        await self.run(trio.lowlevel.checkpoint, at=0.1)
+        return self.routes
+
+    async def _emit(self, event: GatewayEvent) -> None:
+        await super()._emit(event)
+        if isinstance(event, Routed):
+            self.routes.append(self.route)
+
+
+@pytest.mark.trio
+async def test_an_answer_moves_to_faster_stages_and_its_text_stays(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = await Moved(monkeypatch, 0.05).answer()
+    assert others and not set(others[-1]) & set(first)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "base, pause, known", [(0.17, 0.0, True), (0.05, 99.0, True), (0.05, 0.0, False)]
+)
+async def test_an_answer_stays_for_a_small_gain_or_for_guesses(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, base: float, pause: float, known: bool
+) -> None:
+    answered = Moved(monkeypatch, base)
+    monkeypatch.setattr(advancing, "MOVE_PAUSE", pause)
+    answered.known = known
+    assert len(await answered.answer()) == 1
+
+
+class Envious(Moved):
+    """An answer whose own chain always seems to be the slowest one."""
+
+    def token_s(self, chain: Sequence[Hop], model: Model) -> float:
+        return 0.05 + 0.01 * sum(hop.peer in self.route for hop in chain)
+
+
+@pytest.mark.trio
+async def test_an_answer_does_not_oscillate(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = await Envious(monkeypatch, 0.05).answer()
+    assert 2 <= len(routes) <= 1 + MOVES and len({*routes}) == len(routes)
