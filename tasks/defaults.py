@@ -118,6 +118,7 @@ STANDBY_AGAIN = 15.0  # … and for another standby, if there was none
 MOVE_RATIO = 0.9  # a running answer moves to a chain that takes at most this part of its time …
 MOVE_PAUSE = 1.0  # seconds that this must save, beside the time to rebuild what new stages lack
 MOVES = 3  # … of one answer
+MOVE_REPLICAS = 16  # … replicas of each of its stages that are compared
 MOVE_LOOK = 2.0  # seconds, at least, between two looks for a faster chain …
 MOVE_AGAIN = 15.0  # … and at most
 STANDBYS = 8  # standbys' sessions at one stage
