@@ -44,7 +44,10 @@ class LongPaths:
     async def run(self) -> None:
         """Dial a UDP path for each link that needs one, until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # links may carry much until they are closed
 
     def _look(self, link: Link) -> None:
         """Dial a UDP path for a long link with much traffic, unless it has one or its UDP port was

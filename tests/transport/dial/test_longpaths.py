@@ -1,6 +1,8 @@
 """A long path with much traffic gets a UDP path beside TCP's, and uses it."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +12,8 @@ from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport import defaults
 from shoal.transport.bytestream import PathKind
+from shoal.transport.dial.longpaths import LongPaths
+from shoal.transport.guard import Guard
 from shoal.transport.link.calls import Reply
 from shoal.transport.link.link import Link
 from shoal.transport.link.path import best
@@ -152,3 +156,24 @@ def path(
 )
 def test_which_path_is_best(paths: list[object], chosen: int) -> None:
     assert best(paths, 0.0, None) is paths[chosen]  # type: ignore[arg-type]
+
+
+async def test_nothing_is_dialled_once_dialling_has_ended(world: World) -> None:
+    """A node that stops sends what waits before it closes its links."""
+    told: list[Callable[[Link], None]] = []
+    endpoint: Any = SimpleNamespace(on_much_traffic=told.append, guard=Guard())
+    host: Any = SimpleNamespace(now=trio.current_time)
+    link: Any = SimpleNamespace(peer="a", udp_place=("192.0.2.1", 1))
+    dialled = []
+
+    async def dial(*place: object) -> None:
+        dialled.append(place)
+
+    paths = LongPaths(host, endpoint, dial)
+    told[0](link)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(paths.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    told[0](link)
+    assert not dialled
