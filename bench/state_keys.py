@@ -44,7 +44,9 @@ MEASURES = (
 )
 
 HONEST, MILLS = 8, 5
-STEP_S, PATIENCE_S, QUIET_S = 5.0, 3_600.0, 240.0
+STEP_S, QUIET_S = 5.0, 240.0
+PATIENCE_S: Final = {True: 14_400.0, False: 3_600.0}  # with the defence, and without
+RESUME: Final = 12  # steps after which the mills announce again
 WRITES: Final = 60  # per honest node: an epoch's worth
 PLOT: Final = ("member", 0)
 MILLION: Final = 1_000_000
@@ -89,9 +91,13 @@ def one(seed: int, share: int, defended: bool) -> Figures:
         for peer in list(mill.links):
             swarm.call(mill, partial(mill.lure, peer))
     over, start, named, turns = 0, swarm.now, 0, 0
-    while swarm.now < start + PATIENCE_S and named < MILLION // share:
+    while swarm.now < start + PATIENCE_S[defended] and named < MILLION // share:
         swarm.advance(STEP_S)
         turns += 1
+        if not turns % RESUME:
+            for mill in mills:
+                for peer in list(mill.links):
+                    swarm.call(mill, partial(mill.resume, peer))
         for node in honest if turns <= WRITES else ():
             fact = {f"turn{swarm.random.randrange(4)}": {"at": turns}}
             written[node] |= fact

@@ -59,6 +59,8 @@ SHARD_READ_TIME = 4.0  # … and the seconds that each may take
 NODES_ASKED = 4  # nodes that a gateway asks to load a model
 ASK_AGAIN = 5.0  # seconds between two questions whether a node still loads it …
 LOAD_PATIENCE = 180.0  # … and in which a request waits for that in all
+PROMISES = 64  # models for which a gateway remembers the nodes that load them
+PROMISE_BROKEN = 1800.0  # seconds in which a node that did not load a model is asked last
 # `stage.probe` of one peer: largest burst, and rate per second. A gateway may have 16 sessions at a
 # stage. If each takes half a second, it asks 32 times a second. An answer takes 0.1 ms.
 PROBES = (64, 32.0)
@@ -116,6 +118,7 @@ STANDBY_AGAIN = 15.0  # … and for another standby, if there was none
 MOVE_RATIO = 0.9  # a running answer moves to a chain that takes at most this part of its time …
 MOVE_PAUSE = 1.0  # seconds that this must save, beside the time to rebuild what new stages lack
 MOVES = 3  # … of one answer
+MOVE_REPLICAS = 16  # … replicas of each of its stages that are compared
 MOVE_LOOK = 2.0  # seconds, at least, between two looks for a faster chain …
 MOVE_AGAIN = 15.0  # … and at most
 STANDBYS = 8  # standbys' sessions at one stage

@@ -1,11 +1,13 @@
 """A malicious light node that invents authors: a tree of fresh keys, each vouching for 64 more.
 
 It announces a voucher's 64 keys to a peer right after sending it that voucher, and signs what they
-write when a peer asks for it. It announces nothing else. Like any author, each fresh key writes and
-vouches, so a peer that stores it learns of the next keys.
+write when a peer asks for it. Like any author, each fresh key writes and vouches, so a peer that
+stores it learns of the next keys. A full store refuses whole branches of the tree, so the node
+announces others of its branches again from time to time.
 """
 
 from functools import lru_cache, partial
+from random import Random
 from typing import Any, Final
 
 import msgpack
@@ -37,6 +39,8 @@ MILLS: Final = 2_000_000_000
 """The first secret of the fresh keys; each mill has a range of its own."""
 AGAIN_S: Final = (2.0, 10.0)
 EACH: Final = 1_000_000_000
+BRANCHES: Final = 100
+"""Vouchers whose keys are announced again at once."""
 
 
 class KeyMill(ReplicaNode):
@@ -46,6 +50,8 @@ class KeyMill(ReplicaNode):
         super().__init__(*args, **more)
         self._base = MILLS + EACH * int.from_bytes(self.replica.own[:3])
         self._numbers: dict[bytes, int] = {self.replica.own: 0}
+        self._served = list[int]()  # vouchers that a peer has pulled
+        self._chance = Random(self._base)
         self.named = 0
         """Number of fresh keys that at least one peer has heard of."""
         self.quiet = False
@@ -57,6 +63,11 @@ class KeyMill(ReplicaNode):
     def lure(self, peer: PeerId) -> None:
         """Announce its own feed to a peer."""
         self._tell(peer, [self.replica.own])
+
+    def resume(self, peer: PeerId) -> None:
+        """Announce the keys of some vouchers that a peer may have stored."""
+        for number in self._chance.sample(self._served, min(BRANCHES, len(self._served))):
+            self._tell(peer, self._kids(number))
 
     def _tell(self, peer: PeerId, keys: list[bytes]) -> None:
         if self.quiet:
@@ -76,6 +87,7 @@ class KeyMill(ReplicaNode):
         for asked in decode_heads(payload, defaults.PULL_FEEDS):
             if asked.key in self._numbers and asked.plot == PLOT and not asked.epoch:
                 number = self._numbers[asked.key]
+                self._served.append(number)
                 items.append((self._entry(number).sealed,))
                 kids = self._kids(number)
                 for wait in AGAIN_S:  # by then the peer has stored their voucher

@@ -531,6 +531,7 @@ class Node:
         self.peer = peer_of(number)
         self.endpoint = FakeEndpoint(swarm.wire, self.peer)
         self.parts = parts
+        self.memory = 10**9  # bytes that it offers, as published
         self._swarm = swarm
         courier = self.courier = Courier(cast(Endpoint, self.endpoint), self._meet)
         self.engine = FakeEngine(swarm.wire, parts or Parts(False, 0, 0, False))
@@ -585,7 +586,7 @@ class Node:
             seq=1,
             addresses=(),
             version="0",
-            capacity=Capacity(2, 10**9, True),
+            capacity=Capacity(2, self.memory, True),
             models=(),
             shards=tuple(shards),
             holdings=(),

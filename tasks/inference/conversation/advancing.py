@@ -5,10 +5,12 @@ faster chain, and a chain whose links were guessed may be slower than was predic
 faster chain become standbys first, while the answer goes on, and then take over at once.
 """
 
+from heapq import nsmallest
+
 import trio
 
 from ....state.directory import Directory
-from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAUSE, MOVE_RATIO, MOVES
+from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAUSE, MOVE_RATIO, MOVE_REPLICAS, MOVES
 from ...routing.defaults import EXPECTED_TOKENS
 from ..choice import Choice
 from ..courier import Courier
@@ -85,9 +87,18 @@ class Advancing:
         return best
 
     def _replicas(self, talk: Talk, hop: Hop) -> list[Hop]:
-        """Return the linked replicas of a stage that this answer has not left."""
-        return [
+        """Return the linked replicas of a stage that this answer has not left: those with the
+        shortest believed times, MOVE_REPLICAS at most, because a chain is predicted with each."""
+        found = [
             other
             for other in self._standing.replicas(talk, hop)
             if other.peer not in talk.left and self._courier.reaches(other.peer)
         ]
+        if len(found) <= MOVE_REPLICAS:
+            return found
+
+        def seconds(other: Hop) -> float:
+            trip = self._courier.round_trip(other.peer) or 0.0
+            return self._choice.believed(other, talk.model).token_s + trip
+
+        return nsmallest(MOVE_REPLICAS, found, key=seconds)

@@ -5,6 +5,7 @@ Spec: docs/spec/session.md, `shard.ask`.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Annotated, Literal
 
 import trio
@@ -15,7 +16,9 @@ from ....transport.errors import CallRefused, LinkClosed
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ....transport.message import Root
-from ...defaults import ASK_AGAIN, NODES_ASKED
+from ...defaults import ASK_AGAIN, NODES_ASKED, PROMISE_BROKEN, PROMISES
+from ...engine.families import weight_bytes
+from ...engine.interface import Parts
 from ...errors import BadMessage
 from ...message import HeaderMessage
 from ..courier import Courier
@@ -46,8 +49,8 @@ class ShardAsked(HeaderMessage, frozen=True):
 class _Question:
     """What nodes said of one model."""
 
-    comes: bool = False
-    """Whether a node loads the model, or was asked too often to say so."""
+    promised: dict[PeerId, None] = field(default_factory=dict)
+    """Nodes that load the model, or were asked too often to say so."""
     backs: list[float] = field(default_factory=list)
     complete: bool = False
     done: trio.Event = field(default_factory=trio.Event)
@@ -62,12 +65,15 @@ class Asking:
         self._directory = directory
         self._open: dict[str, _Question] = {}
         self._coming: dict[str, float] = {}  # when a node said that it loads a model, by root
+        self._promised: dict[str, dict[PeerId, None]] = {}  # the nodes that said so last, by root
+        self._broken: dict[PeerId, float] = {}  # when nodes have not loaded what they promised
 
     async def comes(self, model: Model) -> bool:
         """Return whether a node loads a model of which members serve not all layers.
 
-        Asks one node after the other: this one first, and then those that offer most memory. Raises
-        Overloaded if one has no room for the model yet, and no other loads it.
+        Asks one node after the other: this one first, then those that have promised it, and then
+        others that offer enough memory. Raises Overloaded if one has no room for the model yet, and
+        no other loads it.
         """
         if not holes_of(self._directory.members(), model.root, model.layers):
             return False
@@ -75,38 +81,71 @@ class Asking:
         self._coming = {root: at for root, at in self._coming.items() if now < at + ASK_AGAIN / 2}
         if model.root in self._coming:
             return True
-        said = await self._shared(model.root)
-        if said.backs and not said.comes:
+        said = await self._shared(model)
+        if said.backs and not said.promised:
             raise overloaded(min(said.backs), "other models take their memory")
-        return said.comes
+        return bool(said.promised)
 
-    async def _shared(self, root: str) -> _Question:
+    def waited(self, root: str) -> None:
+        """Record that a request has waited for a model as long as it may, and that it has not come.
+
+        The nodes that have promised it are asked last for some time, for any model.
+        """
+        now = self._host.now()
+        self._coming.pop(root, None)
+        for peer in self._promised.pop(root, ()):
+            self._broken[peer] = now
+
+    async def _shared(self, model: Model) -> _Question:
         """Return what the nodes say. Waits for a question that another request has asked."""
+        root = model.root
         while (question := self._open.get(root)) is not None:
             await question.done.wait()
             if question.complete:  # otherwise the request that asked it was cancelled
                 return question
         question = self._open[root] = _Question()
         try:
-            for peer in self._nodes(self._directory.members()):
+            for peer in self._nodes(model, self._directory.members()):
                 if await self._ask(peer, root, question):
                     self._coming[root] = self._host.now()
                     break
             question.complete = True
+            self._remember(root, question.promised)
         finally:
             del self._open[root]
             question.done.set()
         return question
 
-    def _nodes(self, members: Members) -> Collection[PeerId]:
-        """Return the nodes to ask, in order."""
+    def _remember(self, root: str, promised: dict[PeerId, None]) -> None:
+        """Remember the nodes that have promised a model."""
+        self._promised.pop(root, None)
+        self._promised[root] = promised
+        while len(self._promised) > PROMISES:
+            del self._promised[next(iter(self._promised))]
+
+    def _nodes(self, model: Model, members: Members) -> Collection[PeerId]:
+        """Return the nodes to ask, in order.
+
+        Of those that offer enough memory, chance chooses: more memory would cost a liar nothing.
+        """
+        now, own, need = self._host.now(), self._courier.peer, _least_bytes(model)
+        self._broken = {peer: at for peer, at in self._broken.items() if now < at + PROMISE_BROKEN}
+        promised = self._promised.get(model.root, {})
         able = [
             record
             for record in members.values()
             if record.capacity.engine and self._courier.reaches(record.peer)
         ]
-        own = self._courier.peer
-        able.sort(key=lambda each: (each.peer != own, -each.capacity.memory_bytes, each.peer))
+        salt = self._host.entropy(16)
+        able.sort(
+            key=lambda each: (
+                each.peer != own,
+                each.peer in self._broken,
+                each.peer not in promised,
+                each.capacity.memory_bytes < need,
+                sha256(salt + each.peer.encode()).digest(),
+            )
+        )
         return [each.peer for each in able[:NODES_ASKED]]
 
     async def _ask(self, peer: PeerId, root: str, question: _Question) -> bool:
@@ -117,12 +156,19 @@ class Asking:
             said = ShardAsked.parse(reply.header)
         except CallRefused as error:
             if error.code == "busy":  # strangers ask it; it may load the model all the same
-                question.comes = True
+                question.promised[peer] = None
             return False
         except (BadMessage, LinkClosed):
             return False
         if said.code == "full":
             question.backs.append(said.back)
         elif said.code == "loading":
-            question.comes = True
+            question.promised[peer] = None
         return said.code == "loading"
+
+
+def _least_bytes(model: Model) -> int:
+    """Return the least memory in bytes that the whole model takes, 0 if that is not known."""
+    if model.arch is None:
+        return 0
+    return weight_bytes(model.arch, Parts(True, 0, model.layers, True), "bfloat16")

@@ -64,6 +64,8 @@ class Routes:
                 run = await self._run_within(talk, ASK_AGAIN, self._directory.version)
                 if run is not None:
                     return run
+            if self._host.now() >= until:
+                self._asking.waited(talk.model.root)
         return self.next_run(talk, talk.lost)
 
     async def _run_within(self, talk: Talk, seconds: float, version: int) -> GenerationRun | None:

@@ -1,16 +1,21 @@
 """Running answers that move to faster chains."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import trio
 
-from shoal.tasks.defaults import MOVES
+from shoal.tasks.defaults import MOVE_REPLICAS, MOVES
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.conversation import advancing
+from shoal.tasks.inference.conversation.advancing import Advancing
 from shoal.tasks.inference.gateway import GatewayEvent, Routed
 from shoal.tasks.inference.generation import Model
+from shoal.tasks.routing.beliefs import Times
 from shoal.tasks.routing.paths import Hop
+from shoal.transport.identity import PeerId
 from tests.tasks.inference.test_standbys import Answered
 
 Route = tuple[str, ...]
@@ -78,3 +83,40 @@ async def test_an_answer_does_not_oscillate(
 ) -> None:
     routes = await Envious(monkeypatch, 0.05).answer()
     assert 2 <= len(routes) <= 1 + MOVES and len({*routes}) == len(routes)
+
+
+class Crowd:
+    """Parts of a gateway in a swarm where `count` members have the same layers."""
+
+    def __init__(self, count: int) -> None:
+        parts = Parts(True, 0, 4, True)
+        self.hops = [Hop(PeerId(f"peer{number}"), parts, "float32") for number in range(count)]
+        self.predicted = 0
+        self.advancing = Advancing(self, self, self, self)  # type: ignore[arg-type]
+
+    def replicas(self, talk: object, hop: Hop) -> list[Hop]:
+        return self.hops
+
+    def reaches(self, peer: PeerId) -> bool:
+        return True
+
+    def round_trip(self, peer: PeerId) -> float:
+        return 0.02
+
+    def knows(self, chain: object) -> bool:
+        return True
+
+    def believed(self, hop: Hop, model: object) -> Times:
+        return Times(0.0, 1.0 + self.hops.index(hop))
+
+    def token_s(self, chain: Sequence[Hop], model: object) -> float:
+        self.predicted += 1
+        return sum(self.believed(hop, model).token_s for hop in chain)
+
+
+def test_a_crowd_of_replicas_does_not_stall_the_loop() -> None:
+    crowd = Crowd(300)
+    first, last = crowd.hops[0], crowd.hops[-1]
+    talk, run = SimpleNamespace(left=(), model=None), SimpleNamespace(route=(last,))
+    assert crowd.advancing._best(talk, run)[0] == (first,)  # type: ignore[arg-type]
+    assert crowd.predicted <= 2 * MOVE_REPLICAS + 1

@@ -1,6 +1,7 @@
 """Tests of requests for a model that no chain serves: the gateway asks nodes to load it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -232,3 +233,49 @@ async def test_a_shared_question_goes_on_when_the_request_that_asked_it_ends(
         assert [each.retry_s for each in raised] == [9, 9] and not asking._open
 
     await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "promise", [says("loading"), lambda call: Refusal("busy", "asked too often")]
+)
+async def test_a_node_that_has_broken_its_promise_is_asked_last(
+    promise: Callable[[Call], Any], autojump_clock: object
+) -> None:
+    swarm = lacking()
+    liar = swarm.stages[0].peer
+
+    async def body(_: FakeSwarm) -> None:
+        full = says("full", 9.0)
+        asked = answered(swarm, full, promise, full)
+        with pytest.raises(NoRoute):
+            await _generate(swarm)
+        assert liar in asked
+        for _turn in range(4):
+            asked.clear()
+            with trio.move_on_after(1), suppress(Overloaded):
+                await _generate(swarm)
+            assert asked[-1] == liar and len(asked) == 4
+            await trio.sleep(ASK_AGAIN)
+
+    await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_more_memory_than_the_model_needs_makes_no_node_the_first(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm(tuple(range(1, 13)))
+    boasts = {stage.peer for stage in swarm.stages[:NODES_ASKED]}
+    for stage in swarm.stages:
+        stage.memory = 1 << (50 if stage.peer in boasts else 40)
+    swarm.stages[-1].parts = None
+
+    async def body(_: FakeSwarm) -> None:
+        asked = answered(swarm, says("unasked"))
+        for _turn in range(12):
+            with pytest.raises(NoRoute):
+                await _generate(swarm)
+        assert {*asked} - boasts - {swarm.client.peer}
+
+    await swarm.run(body)
