@@ -220,6 +220,7 @@ class Chain:
                     False,
                     True,
                     None,
+                    "",
                 ),
                 memoryview(names),
             )

@@ -106,7 +106,7 @@ class Engine:
         for number in range(count):
             self._sessions += 1
             name = self._sessions.to_bytes(16, "big")
-            rest = (False, b"", 0, None, "", False, False, True, None)
+            rest = (False, b"", 0, None, "", False, False, True, None, "")
             self.core.handle(("open", 2, name, prompt + new, "gateway", *rest), memoryview(b""))
             ids = tuple((number * 7919 + at * 31) % 30_000 for at in range(prompt))
             span = Span(name, 0, 0, prompt, tokens=ids, want="token", steps=new)

@@ -144,7 +144,23 @@ class Stages:
             self._ask(core, ("load", 1, 0), load_payload(shard))
             self._ask(
                 core,
-                ("open", 1, _NAME, 128, "me", False, b"", 0, None, "", False, False, True, None),
+                (
+                    "open",
+                    1,
+                    _NAME,
+                    128,
+                    "me",
+                    False,
+                    b"",
+                    0,
+                    None,
+                    "",
+                    False,
+                    False,
+                    True,
+                    None,
+                    "",
+                ),
             )
             self._cores.append(core)
 

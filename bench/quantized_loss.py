@@ -106,7 +106,23 @@ class Side:
         core = self._core
         empty = memoryview(b"")
         core.handle(
-            ("open", 1, name, len(tokens), "me", False, b"", 0, None, "", False, False, True, None),
+            (
+                "open",
+                1,
+                name,
+                len(tokens),
+                "me",
+                False,
+                b"",
+                0,
+                None,
+                "",
+                False,
+                False,
+                True,
+                None,
+                "",
+            ),
             empty,
         )
         header, payload = span_frame(Span(name, 1, 0, len(tokens), tokens=tokens, want="logits"))
