@@ -104,8 +104,9 @@ class TuningStage:
     async def open(self, trainer: PeerId, message: TuneOpen) -> None:
         """Open a tuning. Raises SessionError or EngineError if this stage cannot take it."""
         self._find_shard(message)
-        use = Use(trainer, message.root, message.job)
-        payer = await self._payers.soon(use)
+        payer = await self._payers.soon(Use(trainer, message.root, message.job))
+        # Later claims of the trainer on the job must not make its author pay after all.
+        use = Use(trainer, message.root, message.job if payer != trainer else "")
         served = self._find_shard(message)  # others may have been loaded meanwhile
         arch = served.held.arch
         if self._engine_or_none is None or arch is None:

@@ -198,13 +198,16 @@ def test_the_author_of_a_job_pays_for_its_passes() -> None:
         assert payers == [(author, author)]
         await computed("ab" * 32)
         await computed("")
-        assert payers[1:] == [(trainer.peer, trainer.peer)] * 2
+        better = claim_fact(new_claim(stage.peer, job.id, 2))
+        jobs.changed(FeedName(stage.peer, "claims", 0), job.id, better)
+        await computed(job.id)  # by a claim that does not count
+        assert payers[1:] == [(trainer.peer, trainer.peer)] * 3
         stage.node.working.write_usage()
         await trio.sleep(5)
         usage = stage.node.state.views.usage
         asked = {peer: usage.of(peer)[stage.peer, EMBEDDED_ROOT].requests
                  for peer in usage.clients()}  # fmt: skip
-        assert asked == {author: 1, trainer.peer: 2}
+        assert asked == {author: 1, trainer.peer: 3}
 
     run(body)
 
