@@ -9,6 +9,7 @@ a checkpoint, and any node continues.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 
 from ....state.views.jobs import Job
 from ....transport.identity import PeerId
@@ -30,6 +31,7 @@ class TrainerPlaces:
         self._held: dict[str, PeerId] = {}  # author, by job
         self._charged: dict[str, float] = {}  # until when, by job
         self._lacking: dict[PeerId, float] = {}  # when one of its jobs last asked, by author
+        self._brief: dict[PeerId, float] = {}  # when a place was given up at once, by author
 
     def has_one(self, job: Job) -> bool:
         """Return whether there is a place for a job. If not, it is remembered for a while that its
@@ -45,13 +47,23 @@ class TrainerPlaces:
 
     @contextmanager
     def taken(self, job: Job) -> Iterator[None]:
-        """Give a job a place until the block ends. Its author is charged for the time."""
-        self._held[job.id], self._charged[job.id] = job.author, self._now()
+        """Give a job a place until the block ends. Its author is charged for the time.
+
+        An author whose job gave up its place at once, as one without rows does, takes no place of
+        others for a while. Otherwise it would stop them again and again, and pay nothing.
+        """
+        began = self._now()
+        self._held[job.id], self._charged[job.id] = job.author, began
         try:
             yield
         finally:
             self.charge(job)
             del self._held[job.id], self._charged[job.id]
+            if self._now() < began + defaults.PLACE_LOOK:
+                self._brief.pop(job.author, None)
+                self._brief[job.author] = self._now()
+                if len(self._brief) > defaults.LACKING:
+                    del self._brief[next(iter(self._brief))]
 
     def charge(self, job: Job) -> None:
         """Charge the author of a job that has a place for the time since the last charge."""
@@ -68,8 +80,9 @@ class TrainerPlaces:
         was served much less, lacks a place."""
         since, held = self._now() - defaults.LACKS_FOR, Counter(self._held.values())
         self._lacking = {each: at for each, at in self._lacking.items() if at >= since}
+        long_ago = self._now() - defaults.PLACE_LEAD
         return any(
             held[other] < holds and self.queue.lead(author, other) >= defaults.PLACE_LEAD
             for other in self._lacking
-            if other != author
+            if other != author and self._brief.get(other, -inf) < long_ago
         )

@@ -95,6 +95,17 @@ def test_an_author_with_very_many_jobs_does_not_displace_one_that_waits(
     assert node.trained[MODEST] > 300
 
 
+def test_an_author_whose_jobs_end_at_once_does_not_stop_others_for_ever() -> None:
+    """Jobs without rows, for example, end before their author is charged for anything."""
+    node, empty = Node({GREEDY: RUNNING_AT_ONCE}), Job("empty", MODEST, "finetune")
+    for _ in node.seconds(3600):
+        node.places.queue.came(MODEST, empty.id, 1.0, node.now)
+        if node.places.has_one(empty):
+            with node.places.taken(empty):
+                pass
+    assert node.moves <= RUNNING_AT_ONCE * 3600 / defaults.PLACE_LEAD
+
+
 def test_authors_without_a_place_take_turns_with_the_others() -> None:
     node = Node({GREEDY: 40, MODEST: 2, THIRD: 2})
     node.run(36_000)
