@@ -171,6 +171,8 @@ USAGE_LOOK = 1.0  # seconds between two lookups of the author of a job
 USAGE_LOOKS = 60  # lookups of an unknown job before the gateway that named it is charged
 USAGE_UNKNOWN = 64  # jobs of one gateway that may wait for lookups; it pays for more at once
 USAGE_CLAIM = 5.0  # seconds until the peer that names a job pays, if its claim does not arrive
+USAGE_WAITS = 4  # uses of one peer that wait for a claim at once …
+USAGE_WAITING = 32  # … and of all peers; others pay at once
 USAGE_USERS = 256  # sums, one per user and model, before the smallest are merged
 
 # Text: docs/spec/text.md.

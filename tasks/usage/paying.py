@@ -1,5 +1,7 @@
 """Which peer pays for work that a gateway or a trainer asks for: itself, or the author of a job."""
 
+from collections import Counter
+
 import trio
 
 from ...state.views.jobs import Jobs
@@ -15,6 +17,7 @@ class Payers:
     def __init__(self, jobs: Jobs, guard: Guard) -> None:
         self._jobs = jobs
         self._guard = guard
+        self._waits = Counter[PeerId]()  # uses that wait for a claim, by gateway
 
     def now(self, use: Use) -> PeerId | None:
         """Return the peer that pays for a use.
@@ -38,14 +41,24 @@ class Payers:
 
         Any peer may claim any job, so only the claim that counts makes the author pay. It spreads
         through feeds, and may arrive after the request for which it was made. After USAGE_CLAIM
-        seconds without it, the gateway pays.
+        seconds without it, the gateway pays. It pays at once if too many uses wait, since each one
+        looks at every change of jobs.
         """
+        waits, waiting = self._waits[use.gateway], self._waits.total()
+        if waits < defaults.USAGE_WAITS and waiting < defaults.USAGE_WAITING:
+            self._waits[use.gateway] += 1
+            try:
+                await self._wait(use)
+            finally:
+                self._waits -= Counter((use.gateway,))
+        payer = self.now(use) if self._has_right(use) else None
+        return use.gateway if payer is None else payer
+
+    async def _wait(self, use: Use) -> None:
         changes = self._jobs.watch()
         with trio.move_on_after(defaults.USAGE_CLAIM):
             while not self._has_right(use):
                 await changes.__anext__()
-        payer = self.now(use) if self._has_right(use) else None
-        return use.gateway if payer is None else payer
 
     def _has_right(self, use: Use) -> bool:
         """Return whether the gateway names no job, or one that it now does by the claim that

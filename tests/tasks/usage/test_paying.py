@@ -5,7 +5,7 @@ import trio
 
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import CLAIMS, Claim, Job, Jobs, claim_fact, job_fact, job_id, new_claim
-from shoal.tasks.defaults import USAGE_CLAIM
+from shoal.tasks.defaults import USAGE_CLAIM, USAGE_WAITING, USAGE_WAITS
 from shoal.tasks.usage.metering import Use
 from shoal.tasks.usage.paying import Payers
 from shoal.transport.guard import Guard
@@ -73,3 +73,30 @@ async def test_a_claim_may_arrive_after_the_request(autojump_clock: object) -> N
         await trio.sleep(1)
         jobs.changed(FeedName(AUTHOR, "jobs", 0), JOB.id, job_fact(JOB, NONCE))
     assert found == [AUTHOR]
+
+
+@pytest.mark.trio
+async def test_few_uses_wait_for_claims(autojump_clock: object) -> None:
+    """Each one that waits looks at every change of jobs, so many would stall the event loop."""
+    payers, ended = Payers(submitted(), Guard()), list[float]()
+
+    async def ask(gateway: PeerId) -> None:
+        assert await payers.soon(Use(gateway, "", JOB.id)) == gateway
+        ended.append(trio.current_time())
+
+    for _ in range(2):
+        ended.clear()
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(ask, TRAINER)
+            for number in range(100):
+                nursery.start_soon(ask, PeerId(f"peer{number}"))
+        waited = [at for at in ended if at >= began + USAGE_CLAIM]
+        assert len(waited) == USAGE_WAITING
+        assert len(ended) == 110
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(ask, TRAINER)
+    assert len([at for at in ended[110:] if at >= began + USAGE_CLAIM]) == USAGE_WAITS
