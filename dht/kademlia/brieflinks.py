@@ -45,7 +45,6 @@ class BriefLinks:
         self._connect = connect
         # link -> (`Link.turns` at the last sweep, time of its last use)
         self._used: dict[Link, tuple[int, float]] = {}
-        self._came = trio.lowlevel.ParkingLot()  # woken when this pool has dialled a link
         self._dials = FairSlots(defaults.BRIEF_DIALS)
         # Peers whose dial failed: when the back-off ends, and the addresses that were tried.
         self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
@@ -85,7 +84,6 @@ class BriefLinks:
             raise DialFailed("crowded", f"the dial of `{contact.peer}` lost its slot to another")
         self._resting.pop(contact.peer, None)
         self.sweep()
-        self._came.unpark_all()
         return dialled
 
     async def _dial(self, contact: Contact, sure: Collection[Address]) -> Link:
@@ -125,11 +123,8 @@ class BriefLinks:
     async def run(self) -> None:
         """Close idle brief links until cancelled."""
         while True:
-            if self._used:
-                await trio.sleep(defaults.BRIEF_LOOK)
-            else:
-                with trio.move_on_after(defaults.BRIEF_IDLE):  # others may dial such links as well
-                    await self._came.park()
+            linked = bool(self._endpoint.links())  # others may dial brief links as well
+            await trio.sleep(defaults.BRIEF_LOOK if linked else defaults.BRIEF_IDLE)
             self.sweep()
 
     def sweep(self) -> None:

@@ -95,7 +95,7 @@ class Remembering:
                 with self._endpoint.guard.around(peer):
                     near = nearness_at(link.status.address[0])
                     known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
-        if not known or known == self._written:
+        if not known or (known == self._written and not self._refused):
             return bool(known)
         try:
             await remember_peers(self._host, self._folder, known)

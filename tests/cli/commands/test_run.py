@@ -62,7 +62,7 @@ def test_options_reach_the_daemon(fake_daemon: Any, capsys: pytest.CaptureFixtur
         "op": "run", "model": "tiny", "prompt": "x", "max_tokens": 5, "temperature": 0.5,
         "top_p": 0.9, "top_k": 3, "seed": 2**64 - 1, "raw": True, "stop": ["\n", "end"],
         "adapter": "poet", "resumable": True, "min_p": 0.1, "frequency_penalty": -1.0,
-        "presence_penalty": 2.0, "repetition_penalty": 1.2,
+        "presence_penalty": 2.0, "repetition_penalty": 1.2, "exact": False, "received": "",
         "logit_bias": [{"token": 7, "bias": -100.0}, {"token": 300, "bias": 0.5}],
     }  # fmt: skip
     assert (

@@ -70,13 +70,8 @@ class Stage:
 
     def request(self, name: str, *fields: object, payload: bytes = b"") -> tuple[Any, ...]:
         if name == "open":
-            fields = (
-                *fields,
-                False,
-                False,
-                True,
-                None,
-            )  # not this machine's own, not packed, exact
+            # Not this machine's own, not packed, exact, without rules, of no network.
+            fields = (*fields, False, False, True, None, "")
         self.core.handle((name, 1, *fields), memoryview(payload))
         header, data = self.frames.pop()
         return (header[0], *header[2:], data)

@@ -26,10 +26,11 @@ class Swarm:
     def __init__(self, *, there: bool = True, linked: bool = True) -> None:
         self.there = there
         self.linked = linked
+        self.place = PLACE
         self.guard = Guard()
 
     def members(self) -> dict[str, Any]:
-        return {PEER: SimpleNamespace(addresses=(str(PLACE),))} if self.there else {}
+        return {PEER: SimpleNamespace(addresses=(str(self.place),))} if self.there else {}
 
     def link(self, peer: str) -> Any:
         status = SimpleNamespace(address=("127.0.0.1", 4001))
@@ -87,5 +88,19 @@ async def test_failed_write_is_a_condition_until_one_succeeds(tmp_path: Path) ->
     assert await kept.write()
     assert [condition.name for condition in health.conditions()] == ["disk"]
     (tmp_path / "gone").mkdir()
+    assert await kept.write()
+    assert not health.conditions()
+
+
+async def test_a_failed_write_is_forgotten_when_the_old_addresses_are_back(tmp_path: Path) -> None:
+    health, swarm, data = Health(), Swarm(), tmp_path / "data"
+    data.mkdir()
+    kept = remembering(data, swarm, health)
+    assert await kept.write()
+    data.rename(tmp_path / "gone")
+    swarm.place = Address("127.0.0.1", 4002, PEER)
+    assert await kept.write()
+    (tmp_path / "gone").rename(data)
+    swarm.place = PLACE
     assert await kept.write()
     assert not health.conditions()

@@ -64,7 +64,7 @@ def test_a_request_is_noticed_while_a_background_step_is_computed(
     inbox = FrameInbox(ours)
 
     def open_(name: bytes, *, background: bool) -> Header:
-        rest = b"", 0, None, "", False, False, True, None
+        rest = b"", 0, None, "", False, False, True, None, ""
         return "open", 1, name.ljust(16), 64, "gateway", background, *rest
 
     def send(header: Header) -> None:
