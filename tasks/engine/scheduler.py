@@ -41,6 +41,7 @@ from .defaults import (
     IDLE_STEP_S,
     NETWORK_STEPS,
     PREFILL_FACTOR,
+    PREFILL_OWN_FACTOR,
     PREFILL_STEP_FACTOR,
     PREFILL_STEP_S,
     PROMPT_STEPS,
@@ -201,7 +202,7 @@ class Scheduler:
                 self._take_beside(step, prefill, decode)
                 break
             self._take_decode(step, decode, most * DECODE_PART if prefill else most)
-            budget = max(STEP_S, PREFILL_FACTOR * max(least, step.seconds), alone)
+            budget = max(STEP_S, self._prefill_factor() * max(least, step.seconds), alone)
             if decode and not step.most_text:
                 step.most_text = max(
                     [each.time - each.before for each in self._with_texts], default=0.0
@@ -210,6 +211,15 @@ class Scheduler:
                 self._take_prefill(step, prefill, budget)
         self._catch_up(step)
         return step.chosen
+
+    def _prefill_factor(self) -> float:
+        """Return the budget of a step with prompts, as a multiple of the time without them.
+
+        Beside texts of others, a gateway with one prompt must be able to get half of the time. If
+        there is only one gateway, its texts keep more of their pace.
+        """
+        gateway = next(iter(self._ready)).user.gateway
+        return PREFILL_OWN_FACTOR if gateway.ready == len(self._ready) else PREFILL_FACTOR
 
     def _next_shard(self) -> Collection[Share]:
         """Return the sessions with work of one shard: that of the session that comes first."""

@@ -16,6 +16,7 @@ from shoal.tasks.engine.defaults import (
     DECODE_FACTOR,
     NETWORK_STEPS,
     PREFILL_FACTOR,
+    PREFILL_OWN_FACTOR,
     PREFILL_STEP_S,
     PROMPT_STEPS,
     SAVED_S,
@@ -223,6 +224,20 @@ def test_a_prompt_at_most_doubles_the_time_of_a_step_and_always_advances() -> No
             # A gateway that is behind may have one block more.
             rows = sum(found.values()) - BLOCK
             assert 0.04 + 0.001 * rows <= PREFILL_FACTOR * before + 1e-9
+
+
+@pytest.mark.parametrize(("gateway", "factor"), [("g", PREFILL_OWN_FACTOR), ("h", PREFILL_FACTOR)])
+def test_texts_keep_more_of_their_pace_beside_a_prompt_of_their_own_gateway(
+    gateway: str, factor: float
+) -> None:
+    load = Load(StepCosts(0.04, 0.0001, 0.0))
+    for number in range(8):
+        load.add("g", f"s{number}")
+    load.add(gateway, "prompt", prompt=20_000)
+    found = [sum(load.step().values()) for _ in range(30)]
+    assert max(0.04 + 0.0001 * rows for rows in found[1:]) == pytest.approx(
+        factor * (0.04 + 0.0001 * 8), abs=0.0001 * BLOCK
+    )
 
 
 def test_a_prompt_advances_when_texts_would_fill_the_step() -> None:
