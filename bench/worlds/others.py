@@ -1,10 +1,12 @@
 """Environments with the programs of others for benches, each made once below the cache folder."""
 
 import argparse
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -38,16 +40,31 @@ def python(name: str, given: str | None) -> str:
     folder = Path(base) / "shoal-bench" / name
     program, made = str(folder / "bin" / "python"), folder / "made"
     wanted = "\n".join(" ".join(packages) for packages in PACKAGES[name])
-    # `made` is written last, so that an interrupted attempt is repeated.
-    if not made.exists() or made.read_text() != wanted:
-        print(f"making an environment with {name}, once, in {folder}", file=sys.stderr)
-        try:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-            for packages in PACKAGES[name]:
-                subprocess.run([program, *PIP, *packages], check=True, stdout=sys.stderr)
-        except subprocess.CalledProcessError as error:
-            raise SystemExit(
-                f"error: {name} could not be installed\nhint: name its Python with --{name}"
-            ) from error
-        made.write_text(wanted)
+    with one_at_a_time(folder.with_suffix(".lock")):
+        if not made.exists() or made.read_text() != wanted:
+            print(f"making an environment with {name}, once, in {folder}", file=sys.stderr)
+            make(name, folder)
+            made.write_text(wanted)  # last, so that an interrupted attempt is repeated
     return program
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Hold a lock against other processes, which may need the same environment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # ends with the file, and with the process
+        yield
+
+
+def make(name: str, folder: Path) -> None:
+    """Make the environment. Raises SystemExit when a package cannot be installed."""
+    try:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        for packages in PACKAGES[name]:
+            program = str(folder / "bin" / "python")
+            subprocess.run([program, *PIP, *packages], check=True, stdout=sys.stderr)
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(
+            f"error: {name} could not be installed\nhint: name its Python with --{name}"
+        ) from error
