@@ -69,8 +69,8 @@ def main() -> int:
         with _own_folder(arguments.folder) as folder:
             reports = Reports(connection)
             outcome = _outcome(arguments, folder, reports)
-            reports.send(outcome)
-            try:
+            try:  # the daemon may hang up as soon as it has the outcome
+                reports.send(outcome)
                 while True:
                     signal.pause()
             finally:
