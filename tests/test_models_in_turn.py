@@ -86,7 +86,7 @@ async def test_the_worker_frees_an_idle_model_and_loads_the_one_that_is_asked_fo
                 assert node.engine is not None
                 usage = await node.engine.usage()
                 assert usage["weight_bytes"] < MEMORY
-                # Another slot may have taken some layers of the other model, but not all.
+                # Another slot may serve some layers of the other model, but not the whole model.
                 own = node.directory.own()
                 whole = [shard.root for shard in own.shards if shard.embedding and shard.head]
                 assert whole == [model.root for model in own.models if model.name == name]

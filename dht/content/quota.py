@@ -28,7 +28,7 @@ from .library import Library
 
 
 class QuotaInventory(Protocol):
-    """What the quota asks the node about its content."""
+    """Questions of the quota to its node about stored content."""
 
     async def claims(self, root: str) -> Collection[PeerId]:
         """Return the other peers that claim to have a root."""

@@ -212,7 +212,7 @@ class Training:
         return None, b""
 
     def set(self, header: Header, payload: memoryview) -> Result:
-        """Replace the tensors of a tuning. What was kept with the old ones is dropped.
+        """Replace the tensors of a tuning, and drop the states that were stored with the old ones.
 
         Raises EngineError `busy` while passes wait, and `bad-adapter` if the tensors are malformed.
         """

@@ -72,7 +72,7 @@ class _Seen:
 
 
 class Workers(Protocol):
-    """What a claimant knows of the nodes that do jobs, this one included."""
+    """Facts for a claimant about the nodes that do jobs, including this one."""
 
     shares: WorkerRing
 

@@ -214,7 +214,7 @@ class RealHost(TrioHost):
                 env={**os.environ, **env},
                 pass_fds=(descriptor,),
                 # Ctrl-C reaches only this process, which ends the child. Linux shares the processor
-                # between sessions, so a child with its own can give way to all other programs.
+                # between sessions, so a child in a session of its own can have a lower priority.
                 start_new_session=True,
             )
         except BaseException:

@@ -25,8 +25,8 @@ Protocols = Callable[[], Mapping[str, Serve]]
 
 @dataclass(frozen=True, slots=True)
 class ReadingCharges:
-    """What the bytes are charged to that a connection has received: while they are in memory, a
-    budget, and when they are processed, rate limiters."""
+    """Limits for the bytes that a connection receives: a budget while they are in memory, and rate
+    limiters when they are processed."""
 
     budget: MemoryBudget
     paces: Sequence[Bucket] = ()

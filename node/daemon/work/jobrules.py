@@ -1,4 +1,4 @@
-"""Whose jobs this node does, and which peers help with its own."""
+"""Rules for jobs: the authors for whom this node works, and the peers that help with its own."""
 
 from ....state.group.facts import Role
 from ....state.group.group import Group

@@ -30,7 +30,7 @@ class JobTools:
         stage, gateway = network.stage, services.gateway
         self.node = JobNode(host, network.state, base.identity.peer, network.endpoint.guard)
         self.rules = JobRules(base, network)
-        """Whose jobs this node does."""
+        """The authors for whom this node works."""
         self.seals = JobSeals(base.identity, host, self.rules.group)
         """Keys of sealed jobs."""
         storage = Storage(base.library, content.quota, content.inventory.withdraw)

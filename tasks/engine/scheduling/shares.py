@@ -14,8 +14,8 @@ from .costs import AdapterCosts, StepCosts
 
 @dataclass(slots=True, eq=False)
 class GatewayNetwork:
-    """A network from which gateways come. Together they get the part of one gateway, so that nobody
-    gets more by many keys."""
+    """A network from which gateways come. Together they get the part of one gateway, so many keys
+    in one network bring no more than one."""
 
     lately: "dict[Gateway, None]" = field(default_factory=dict)
     """The gateways that have work, or were in one of the last steps."""

@@ -126,7 +126,7 @@ class Asking:
     def _nodes(self, model: Model, members: Members) -> Collection[PeerId]:
         """Return the nodes to ask, in order.
 
-        Of those that offer enough memory, chance chooses: more memory would cost a liar nothing.
+        Nodes that offer enough memory come in random order, because a liar can claim any amount.
         """
         now, own, need = self._host.now(), self._courier.peer, _least_bytes(model)
         self._broken = {peer: at for peer, at in self._broken.items() if now < at + PROMISE_BROKEN}

@@ -1,4 +1,4 @@
-"""What a chain sends to the gateway of its session, and the queue in which it waits to be read."""
+"""Messages of a chain to the gateway of its session, and the queue in which they wait."""
 
 import math
 from contextlib import suppress

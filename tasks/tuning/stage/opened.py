@@ -88,7 +88,7 @@ class OpenedTunings:
 
         A trainer on another node has TUNINGS_PER_PEER places, and so has a user, however many
         trainers it has. Tunings that this node pays for take no places of others. All trainers
-        on other nodes have twice TUNINGS_OF_OTHERS places, whoever pays. Raises SessionError
+        on other nodes have twice TUNINGS_OF_OTHERS places, for any payer. Raises SessionError
         `session-exists`, or `too-many` if there is no place.
         """
         if (trainer, name) in self._open or (trainer, name) in self._opening:
@@ -96,7 +96,7 @@ class OpenedTunings:
         payers = self._opening | {each: tuning.payer for each, tuning in self._open.items()}
         trained, paid = Counter(each for each, _ in payers), Counter(payers.values())
         others = len(payers) - paid[self._own]
-        elsewhere = len(payers) - trained[self._own]  # trained by other nodes, whoever pays
+        elsewhere = len(payers) - trained[self._own]  # trained by other nodes, for any payer
         is_full = trainer != self._own and (
             trained[trainer] >= TUNINGS_PER_PEER or elsewhere >= 2 * TUNINGS_OF_OTHERS
         )

@@ -1,5 +1,4 @@
-"""What is wrong with a job or a fine-tuning has a code and says what to do, and no accepted work is
-lost."""
+"""Errors in jobs and fine-tunings have a code and a hint, and no accepted work is lost."""
 
 import json
 from pathlib import Path
@@ -94,7 +93,7 @@ def test_a_broken_line_and_a_long_one_are_named_and_the_others_run() -> None:
 
 
 def test_a_worker_that_claims_and_never_answers_loses_no_job() -> None:
-    """It is linked and lives, so only its lack of progress tells."""
+    """The worker is linked and lives, so only its lack of progress shows the fault."""
 
     async def body(world: World) -> None:
         nodes = await servers(world, 2)

@@ -50,7 +50,7 @@ def test_a_thousand_requests_get_the_text_or_a_code_and_the_daemon_lives() -> No
         async with trio.open_nursery() as nursery:
             for number in range(1000):
                 nursery.start_soon(one, askers[number % len(askers)])
-        assert trio.current_time() - began < 2 * MEMORY_PATIENCE, "nobody waits for long"
+        assert trio.current_time() - began < 2 * MEMORY_PATIENCE, "no request waits for long"
         assert results.keys() <= {text, "[overloaded]", "[no-memory]"}
         assert results[text] > 250, results
         assert await ask(askers[0]) == text and server.node.stage.sessions == 0

@@ -1,4 +1,4 @@
-"""What the control socket says of an answer while it is generated."""
+"""Events of an answer on the control socket while it is generated."""
 
 from types import SimpleNamespace
 from typing import Any, cast

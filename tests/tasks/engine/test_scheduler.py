@@ -491,7 +491,7 @@ def shared(load: Load, steps: int) -> dict[str, float]:
 @pytest.mark.parametrize("prompt", [0, 10**9])
 @pytest.mark.parametrize("gateways", [2, 12])
 def test_the_gateways_of_a_network_get_the_part_of_one(gateways: int, prompt: int) -> None:
-    """Whoever makes up many keys gets no more than with one."""
+    """Many keys in one network bring no more than one."""
     load = Load()
     for number in range(gateways):
         for session in range(30):

@@ -320,7 +320,7 @@ def test_unknown_tensors_are_refused(tmp_path: Path) -> None:
 
 
 def test_experts_count_as_tensors(tmp_path: Path) -> None:
-    """A small file could claim so many that their descriptions fill the memory."""
+    """A small file could claim so many experts that their descriptions fill the memory."""
     experts = {"llama.block_count": 1, "llama.expert_count": 1 << 15,
                "llama.expert_used_count": 2}  # fmt: skip
     stacked = ("F16", (1 << 15, 1, 1), bytes(1 << 16))

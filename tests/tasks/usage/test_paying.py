@@ -77,7 +77,7 @@ async def test_a_claim_may_arrive_after_the_request(autojump_clock: object) -> N
 
 @pytest.mark.trio
 async def test_few_uses_wait_for_claims(autojump_clock: object) -> None:
-    """Each one that waits looks at every change of jobs, so many would stall the event loop."""
+    """Each waiting use looks at every change of jobs, so too many would stall the event loop."""
     payers, ended = Payers(submitted(), Guard()), list[float]()
 
     async def ask(gateway: PeerId) -> None:
