@@ -106,10 +106,10 @@ static void attend_row(const Attending *a, const Piece *piece, int64_t kv_head) 
 }
 
 // Rows of a prompt that attend together: `rows` of them from `position` on, `heads` heads each.
-// Column h * 16 + i of the scores is head h of row i.
+// Column h * rows + i of the scores is head h of row i. The last vector is filled up with zeros.
 struct Tile {
     int64_t position, rows, row, head, heads, window;
-    int64_t columns() const { return heads * BLOCK; }
+    int64_t columns() const { return up(heads * rows, W); }
 };
 
 // Copies positions to float32. Returns their number.
@@ -126,10 +126,10 @@ static int64_t widen(const Cache *from, int64_t first, int64_t end, int64_t D, f
 static void mask(const Tile *tile, int64_t first, int64_t count, float *scores, float with) {
     int64_t columns = tile->columns();
     for (int64_t t = 0; t < count; t++)
-        for (int64_t i = 0; i < BLOCK; i++) {
+        for (int64_t i = 0; i < tile->rows; i++) {
             int64_t at = tile->position + i, key = first + t;
-            if (i < tile->rows && key <= at && (!tile->window || key > at - tile->window)) continue;
-            for (int64_t h = 0; h < tile->heads; h++) scores[t * columns + h * BLOCK + i] = with;
+            if (key <= at && (!tile->window || key > at - tile->window)) continue;
+            for (int64_t h = 0; h < tile->heads; h++) scores[t * columns + h * tile->rows + i] = with;
         }
 }
 
@@ -138,8 +138,8 @@ static void mask(const Tile *tile, int64_t first, int64_t count, float *scores, 
 static bool reweigh(const Tile *tile, int64_t first, int64_t count, float *scores, float *most,
                     float *sums, float *change) {
     int64_t columns = tile->columns();
-    bool masked = tile->rows < BLOCK || first + count > tile->position ||
-                  (tile->window && first <= tile->position + BLOCK - 1 - tile->window);
+    bool masked = first + count > tile->position ||
+                  (tile->window && first <= tile->position + tile->rows - 1 - tile->window);
     if (masked) mask(tile, first, count, scores, NONE);
     bool changed = false;
     for (int64_t c = 0; c < columns; c += W) {
@@ -176,7 +176,7 @@ static void attend_tile(const Attending *a, const Piece *piece, int64_t kv_head,
     for (int64_t h = 0; h < tile->heads; h++)
         for (int64_t i = 0; i < tile->rows; i++) {
             const float *from = a->queries + ((tile->row + i) * m->heads + tile->head + h) * D;
-            for (int64_t d = 0; d < D; d++) q[d * columns + h * BLOCK + i] = from[d] * scale;
+            for (int64_t d = 0; d < D; d++) q[d * columns + h * tile->rows + i] = from[d] * scale;
         }
     for (int64_t c = 0; c < columns; c++) most[c] = NONE, sums[c] = 0;
     int64_t first = tile->window && tile->position >= tile->window
@@ -195,7 +195,7 @@ static void attend_tile(const Attending *a, const Piece *piece, int64_t kv_head,
     for (int64_t h = 0; h < tile->heads; h++)
         for (int64_t i = 0; i < tile->rows; i++) {
             float *to = a->out + ((tile->row + i) * m->heads + tile->head + h) * D;
-            int64_t c = h * BLOCK + i;
+            int64_t c = h * tile->rows + i;
             for (int64_t d = 0; d < D; d += W) store(to + d, load(out + c * D + d) / splat(sums[c]));
         }
 }

@@ -3,7 +3,7 @@ const int W = 16, ONE_V = 4, TWO_V = 4, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS 1
 const int DOTS_V = 2;
 // Up to so many rows the processor's own prefetching is faster: weights alone limit the speed.
-const int64_t FETCH_ROWS = 8;
+const int64_t FETCH_ROWS = 8, HALVES_FETCH_ROWS = 4;
 const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = true;
 
 typedef __m512 vf;

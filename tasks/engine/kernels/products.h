@@ -348,19 +348,21 @@ static void panel_of_one(const Matrix *m, int64_t panel, const Rows *r, float *y
 #include "dots.h"
 
 #if BF16_DOTS
-template <int M, bool FETCH>
-static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t *from, float *y) {
+// Beside each pair of inputs, LINES lines of what is read later are prefetched, from `ahead` on.
+template <int M, int LINES>
+static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t *from,
+                                const uint8_t *ahead, float *y) {
     vf sum[M][V];
     for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) sum[m][v] = vzero();
-    for (int64_t k = 0; k < depth; k += 2)
+    for (int64_t k = 0; k < depth; k += 2) {
+        for (int i = 0; i < LINES; i++) prefetch(ahead + (k / 2 * LINES + i) * 64);
         for (int v = 0; v < V; v++) {
-            const uint8_t *at = from + (k / 2 * PANEL + v * W) * 4;
-            vi pair = loadi(at);
-            if (FETCH) prefetch(at + AHEAD);
+            vi pair = loadi(from + (k / 2 * PANEL + v * W) * 4);
             for (int m = 0; m < M; m++)
                 sum[m][v] = dot_halves(sum[m][v], pair, x + m * DEEP + k);
         }
+    }
     for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) {
             float *to = y + m * PANEL + v * W;
@@ -369,27 +371,35 @@ static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t 
 }
 
 template <int M>
-static void halves_rows(int64_t depth, const uint16_t *x, const uint8_t *from, float *y, bool fetch) {
-    if (fetch) halves_micro<M, true>(depth, x, from, y);
-    else halves_micro<M, false>(depth, x, from, y);
+static void halves_rows(int64_t depth, const uint16_t *x, const uint8_t *from, float *y,
+                        const uint8_t *ahead, int64_t lines) {
+    if (lines == 4) halves_micro<M, 4>(depth, x, from, ahead, y);
+    else if (lines == 2) halves_micro<M, 2>(depth, x, from, ahead, y);
+    else if (lines == 1) halves_micro<M, 1>(depth, x, from, ahead, y);
+    else halves_micro<M, 0>(depth, x, from, ahead, y);
 }
 
+// The next weights are prefetched a few lines at a time, so that the processor waits for memory
+// while it computes: all at once, they would fill its queue, and it would wait.
 static void panel_of_halves(const Matrix *m, int64_t panel, const Rows *r, float *y) {
     for (int64_t block = 0; block < r->blocks; block += 2) {
         int64_t depth = block + 2 <= r->blocks ? DEEP : GROUP, rows = r->count;
         const uint8_t *from = block_of(m, panel, block);
         const uint16_t *x = r->halves + block / 2 * r->count * DEEP;
-        bool fetch = rows > FETCH_ROWS;
-        for (float *to = y; rows > 0; fetch = false) {
+        const uint8_t *ahead = from + depth * PANEL * 4;
+        int64_t left = rows > HALVES_FETCH_ROWS ? 4 : 0;  // lines beside each pair of inputs
+        for (float *to = y; rows > 0;) {
             int64_t rounds = (rows + 5) / 6, some = (rows + rounds - 1) / rounds;
+            int64_t lines = (left + rounds - 1) / rounds;
             switch (some) {
-                case 1: halves_rows<1>(depth, x, from, to, fetch); break;
-                case 2: halves_rows<2>(depth, x, from, to, fetch); break;
-                case 3: halves_rows<3>(depth, x, from, to, fetch); break;
-                case 4: halves_rows<4>(depth, x, from, to, fetch); break;
-                case 5: halves_rows<5>(depth, x, from, to, fetch); break;
-                default: halves_rows<6>(depth, x, from, to, fetch); break;
+                case 1: halves_rows<1>(depth, x, from, to, ahead, lines); break;
+                case 2: halves_rows<2>(depth, x, from, to, ahead, lines); break;
+                case 3: halves_rows<3>(depth, x, from, to, ahead, lines); break;
+                case 4: halves_rows<4>(depth, x, from, to, ahead, lines); break;
+                case 5: halves_rows<5>(depth, x, from, to, ahead, lines); break;
+                default: halves_rows<6>(depth, x, from, to, ahead, lines); break;
             }
+            ahead += depth / 2 * lines * 64, left -= lines;
             rows -= some, x += some * DEEP, to += some * PANEL;
         }
     }
