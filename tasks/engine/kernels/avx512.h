@@ -63,9 +63,10 @@ INLINE vi bytes_start(const int32_t *sum) { return (vi)_mm512_set1_epi32(*sum); 
 INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) { return dot_add(sum, bytes, four); }
 
 #if BF16_DOTS
+INLINE vf dot_pairs(vf sum, vi a, vi b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 INLINE vf dot_halves(vf sum, vi pair, const uint16_t *two) {
     int32_t x;
     memcpy(&x, two, 4);
-    return _mm512_dpbf16_ps(sum, (__m512bh)pair, (__m512bh)_mm512_set1_epi32(x));
+    return dot_pairs(sum, pair, (vi)_mm512_set1_epi32(x));
 }
 #endif

@@ -20,7 +20,7 @@ INT8: Final = 2
 INT4: Final = 3
 KINDS: Final = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
-VERSION: Final = 1
+VERSION: Final = 2
 _PANEL: Final = 64  # outputs that are packed together (kernels/products.h)
 
 
