@@ -10,7 +10,7 @@ from ...dht.exchange.exchange import ChunkExchange
 from ...state.defaults import MODELS
 from ...state.directory import Directory
 from ...state.membership.record import ModelName
-from ...tasks.inference.sources import holders
+from ...tasks.inference.sources import providers
 from ...transport.dial.endpoint import Endpoint
 from ...transport.identity import PeerId
 from ..health import Health
@@ -72,7 +72,7 @@ class Inventory:
     async def claims(self, root: str) -> set[PeerId]:
         """Return the other nodes that claim to hold a root. The claims come from member records and
         from the DHT."""
-        return {*holders(root, self._directory), *await self._providers.replicas(root)}
+        return {*providers(root, self._directory), *await self._providers.replicas(root)}
 
     def in_use(self) -> frozenset[str]:
         """Return the roots that must not be evicted because they are served or being fetched."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...transport.host.seam import Host
 from ...transport.identity import Identity
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Rate, RateLimiter
 from .. import defaults
 from .record import MemberRecord, seal_record
 
@@ -25,8 +25,8 @@ class OwnMemberRecord:
         """The latest version."""
         self.sealed = self._latest = seal_record(identity, self.record)
         """The version that peers have, signed."""
-        self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
-        self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
+        self._pace = RateLimiter(Rate(*defaults.OWN_UPDATES), 0.0)
+        self._addresses_pace = RateLimiter(Rate(*defaults.OWN_ADDRESSES), 0.0)
         self._unspread = False  # a change waits to be sent
         self._gathered_at = -inf  # until when a change of addresses only has to wait
         self._urgent = False  # the waiting change affects routing

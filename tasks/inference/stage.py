@@ -29,7 +29,7 @@ from ..engine.interface import (
 )
 from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
-from ..placement.shard import HeldShard
+from ..placement.shard import LoadedShard
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
 from .names import names_behind
@@ -159,7 +159,7 @@ class Stage:
         found = self.table.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
+    def serve(self, held: LoadedShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
         `costs` are what the engine measured after loading it. Sessions of an earlier shard with
@@ -318,7 +318,7 @@ class Stage:
         if session.open.standby is None:
             self.meter.opened(session.use)
         session.passed = cached
-        held, order = session.served.held, session.open
+        held, order = session.served.shard, session.open
         if order.resume:
             session.rebuilding = Rebuilding(order.resume, cached)
         return Reply(SessionOpened(cached, order.activations, held.drafts).fields())

@@ -35,7 +35,7 @@ class StageChunks:
 
         `names` are those of the prompt's full blocks, of which `cached` positions are here.
         """
-        held = session.served.held
+        held = session.served.shard
         if self._connector is None or not names or not held.kv_heads:
             return cached
         wanted = WantingSession(
@@ -52,7 +52,7 @@ class StageChunks:
 
     def saved(self, session: StageSession, names: bytes) -> None:
         """Offer what a closed session has computed, whose blocks have these names."""
-        if self._connector is not None and session.served.held.kv_heads:
+        if self._connector is not None and session.served.shard.kv_heads:
             full = session.passed // BLOCK * NAME_BYTES  # what only waits is not there
             self._connector.saved(_origin(session), names[:full])
 
@@ -63,7 +63,7 @@ class StageChunks:
 
 
 def _origin(session: StageSession) -> KvOrigin:
-    held, order = session.served.held, session.open
+    held, order = session.served.shard, session.open
     layers = held.parts.start, held.parts.stop
     number = session.served.number
     return KvOrigin(held.root, held.dtype, layers, number, session.gateway, order.adapter)

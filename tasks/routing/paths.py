@@ -49,7 +49,7 @@ class Sending(NamedTuple):
 NOTHING_SENT: Final = Sending(0.0, 0.0, 0.0)
 
 
-class Way(NamedTuple):
+class HopTimes(NamedTuple):
     """A way to a stage: half of the round trip in seconds, and the sending of hidden states. The
     gateway sends token ids, which take no time beside the round trip."""
 
@@ -75,7 +75,7 @@ class RouteCosts(Protocol):
         """Return the seconds of a round trip between two peers. None stands for the gateway."""
         ...
 
-    def way(self, one: PeerId | None, hop: Hop) -> "Way":
+    def hop_times(self, one: PeerId | None, hop: Hop) -> "HopTimes":
         """Return the seconds of the way from a stage of the peer `one` to the next stage. None
         stands for the gateway."""
         ...
@@ -163,7 +163,7 @@ class Search:
 
     def _extended(self, label: _Label, hop: Hop, cost: StageCost) -> _Label:
         before = label.hops[-1].peer if label.hops else None
-        half, sent_s, span_s, row_s = self.costs.way(before, hop)
+        half, sent_s, span_s, row_s = self.costs.hop_times(before, hop)
         return _Label(
             (*label.hops, hop),
             label.avoided + (hop.peer in self.avoid),

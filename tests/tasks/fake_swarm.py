@@ -36,7 +36,7 @@ from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
 from shoal.tasks.inference.generation import TextCodec
 from shoal.tasks.inference.stage import Stage
-from shoal.tasks.placement.shard import HeldShard
+from shoal.tasks.placement.shard import LoadedShard
 from shoal.tasks.text.frames import TextInfo
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
@@ -551,7 +551,7 @@ class Node:
     def serve(self, parts: Parts, kv_tokens: int = KV, kv_heads: int = 0) -> None:
         """Serve a shard, whose sessions can be copied if it has `kv_heads`."""
         self.engine.kv_tokens = kv_tokens
-        held = HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens)
+        held = LoadedShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens)
         self.stage.serve(replace(held, kv_heads=kv_heads, head_dim=1))
 
     async def crash(self, start: float = 1.0, load: float = 2.0) -> None:
@@ -601,7 +601,7 @@ class FakeAdapters:
         self.dropped = 0
         self.missing: set[str] = set()  # roots that this source does not find
 
-    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+    async def for_shard(self, root: str, held: LoadedShard, gateway: PeerId) -> LoadAdapter:
         await trio.lowlevel.checkpoint()
         if root in self.missing:
             await trio.sleep(15)

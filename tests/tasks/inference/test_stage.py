@@ -40,7 +40,7 @@ from shoal.tasks.inference.session import (
     SpanMessage,
     pack_tokens,
 )
-from shoal.tasks.placement.shard import HeldShard
+from shoal.tasks.placement.shard import LoadedShard
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
@@ -852,7 +852,7 @@ async def test_guesses_count_as_tokens_once_they_are_known_to_be_right(
         assert first.parts is not None
         monkeypatch.setattr(head.engine, "submit", head.engine.spans.append)  # says nothing
         first.stage.serve(
-            HeldShard(ROOT, first.parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV, drafts=True)
+            LoadedShard(ROOT, first.parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV, drafts=True)
         )
         await _open_all(swarm)
 
@@ -913,8 +913,8 @@ async def _two_stages(swarm: FakeSwarm) -> tuple[Node, list[Open]]:
     return near, [opens[0], opens[2]]
 
 
-def _held(parts: Parts) -> HeldShard:
-    return HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, 4 * CONTEXT)
+def _held(parts: Parts) -> LoadedShard:
+    return LoadedShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, 4 * CONTEXT)
 
 
 @pytest.mark.trio
@@ -1180,8 +1180,8 @@ async def test_a_large_request_is_admitted_although_small_ones_keep_coming(
         await trio.sleep(QUEUED_TIME + 1)
         assert await asking.open(last, 2000, 100) == "open", "what is free is used"
 
-    asking.swarm.stages[0].stage.table.shards[0].held = dataclasses.replace(
-        asking.swarm.stages[0].stage.table.shards[0].held, context=4 * CONTEXT
+    asking.swarm.stages[0].stage.table.shards[0].shard = dataclasses.replace(
+        asking.swarm.stages[0].stage.table.shards[0].shard, context=4 * CONTEXT
     )
     await _run(asking.swarm, body)
 
@@ -1584,7 +1584,7 @@ async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock
     offered = _Offered()
     stage.stage.chunks.use(offered)
     served = stage.stage.table.shards[0]
-    served.held = dataclasses.replace(served.held, kv_heads=1)
+    served.shard = dataclasses.replace(served.shard, kv_heads=1)
 
     async def body(swarm: FakeSwarm) -> None:
         for start in (0, 960):
