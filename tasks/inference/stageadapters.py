@@ -85,18 +85,15 @@ class AdapterWaits:
 
 
 class StageAdapters:
-    """Opening of sessions in the engine, with their adapters."""
+    """Opening of sessions in the engine, with their adapters. Without a `source`, sessions have
+    none."""
 
-    def __init__(self, host: Host, own: PeerId) -> None:
+    def __init__(self, host: Host, own: PeerId, source: AdapterSource | None = None) -> None:
         self._host = host
         self._own = own
-        self._source: AdapterSource | None = None
+        self._source = source
         self._asked = Rates(Rate(*ADAPTERS_ASKED))
         self._waits = AdapterWaits(own)
-
-    def use(self, source: AdapterSource) -> None:
-        """Register the source of adapters. Without it, sessions have none."""
-        self._source = source
 
     async def open(
         self,

@@ -22,11 +22,7 @@ class Connector(Protocol):
 class StageChunks:
     """The stage's side of a connector. Without one, everything is computed here."""
 
-    def __init__(self) -> None:
-        self._connector: Connector | None = None
-
-    def use(self, connector: Connector) -> None:
-        """Register the connector."""
+    def __init__(self, connector: Connector | None = None) -> None:
         self._connector = connector
 
     async def brought(self, session: StageSession, names: bytes, cached: int) -> int:

@@ -973,11 +973,10 @@ async def test_each_shard_has_room_of_its_own(autojump_clock: object) -> None:
 
 @pytest.mark.trio
 async def test_an_adapter_is_loaded_when_the_engine_lacks_it(autojump_clock: object) -> None:
-    swarm = FakeSwarm((2, 4, 6))
+    swarm = FakeSwarm((2, 4, 6), adapters=True)
     stage = swarm.stages[1]
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapters)
         header = _open(swarm, 1, adapter="a" * 64).header()
         await _call(swarm.client, stage, "session.open", header)
         again = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
@@ -1005,12 +1004,11 @@ async def test_an_adapter_is_loaded_when_the_engine_lacks_it(autojump_clock: obj
 async def test_an_adapter_that_the_engine_refuses_ends_only_its_session(
     autojump_clock: object, code: str, told: str
 ) -> None:
-    swarm = FakeSwarm((2, 4, 6))
+    swarm = FakeSwarm((2, 4, 6), adapters=True)
     stage = swarm.stages[1]
     stage.engine.refuse_adapter = code
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapters)
         await _open_all(swarm)
         header = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
         assert await _refused(swarm.client, stage, "session.open", header) == told
@@ -1026,21 +1024,32 @@ async def test_an_adapter_that_the_engine_refuses_ends_only_its_session(
 
 @pytest.mark.trio
 async def test_an_adapter_that_cannot_be_had_is_refused(autojump_clock: object) -> None:
-    """Without a source, if no node has it, and if others evict it again and again."""
-    swarm = FakeSwarm((2, 4, 6))
+    """If no node has it, and if others evict it again and again."""
+    swarm = FakeSwarm((2, 4, 6), adapters=True)
     stage = swarm.stages[1]
 
     async def body(_: FakeSwarm) -> None:
-        for root in ("a" * 64, "f" * 64):
-            header = _open(swarm, 1, adapter=root).header()
-            assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
-            stage.stage.use_adapters(swarm.adapters)
+        header = _open(swarm, 1, adapter="f" * 64).header()
+        assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
+        assert len(swarm.adapters.delivered) == 1
         stage.engine.adapters = _Forgetful()
         header = _open(swarm, 1, adapter="a" * 64).header()
         assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
         assert len(swarm.adapters.delivered) == 1 + ADAPTER_LOADS
         await _settle()
         swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_without_a_source_adapters_are_refused(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        header = _open(swarm, 1, adapter="a" * 64).header()
+        refused = await _refused(swarm.client, swarm.stages[1], "session.open", header)
+        assert refused == "no-adapter" and not swarm.adapters.delivered
 
     await _run(swarm, body)
 
@@ -1391,7 +1400,7 @@ async def test_one_gateway_cannot_make_a_stage_load_adapters_all_the_time(
     autojump_clock: object,
 ) -> None:
     """The engine computes nothing while it loads one."""
-    swarm = FakeSwarm((2,))
+    swarm = FakeSwarm((2,), adapters=True)
     stage = swarm.stages[0]
 
     async def load(sender: Node, number: int, name: bytes = b"") -> str:
@@ -1406,7 +1415,6 @@ async def test_one_gateway_cannot_make_a_stage_load_adapters_all_the_time(
 
     async def body(_: FakeSwarm) -> None:
         burst, rate = ADAPTERS_ASKED
-        stage.stage.use_adapters(swarm.adapters)
         answers = [await load(swarm.client, number) for number in range(burst + 2)]
         assert answers == ["open"] * burst + ["busy"] * 2
         assert await load(swarm.client, 0, SESSION) == "open", "what is loaded costs nothing"
@@ -1449,7 +1457,7 @@ async def test_adapters_that_do_not_exist_leave_places_for_those_that_do(
     autojump_clock: object,
 ) -> None:
     """Each identity asks as often as it may for adapters that are not found."""
-    swarm = FakeSwarm((2,))
+    swarm = FakeSwarm((2,), adapters=True)
     stage, known = swarm.stages[0], Node(swarm, 150, None)
     liars = [Node(swarm, number, None) for number in range(201, 231)]
     swarm.adapters.missing = {f"{number:064x}" for number in range(1000)}
@@ -1465,7 +1473,6 @@ async def test_adapters_that_do_not_exist_leave_places_for_those_that_do(
         return "open"
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapters)
         assert await ask(known, 1, "1" * 64) == "open"
         async with trio.open_nursery() as nursery:
             for number in range(300):
@@ -1579,10 +1586,9 @@ class _Offered:
 @pytest.mark.trio
 async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock: object) -> None:
     """A gateway could fill the index of a node with KV that does not exist."""
-    swarm = FakeSwarm((8,))
-    (stage,) = swarm.stages
     offered = _Offered()
-    stage.stage.chunks.use(offered)
+    swarm = FakeSwarm((8,), connector=offered)
+    (stage,) = swarm.stages
     served = stage.stage.table.shards[0]
     served.shard = dataclasses.replace(served.shard, kv_heads=1)
 
