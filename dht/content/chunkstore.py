@@ -5,8 +5,8 @@ Every method blocks: call it through `Host.offload`. A file is written whole or 
 consists of 64 hex digits, so a name that a peer sends cannot refer to any other place on the disk.
 
 A fetch first stages its chunks: it writes them to files with temporary names, directly in the
-store's folder. `settle` then makes many of them durable together and moves them. After a crash, `open` verifies the chunks that were
-still staged, and stores those that are valid.
+store's folder. `settle` then makes many of them durable together and moves them. After a crash,
+`open` verifies the chunks that were still staged, and stores those that are valid.
 """
 
 import errno
