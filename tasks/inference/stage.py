@@ -29,7 +29,7 @@ from ..engine.interface import (
 )
 from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
-from ..placement.shard import LoadedShard
+from ..placement.shard import ShardProperties
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
 from .names import names_behind
@@ -156,7 +156,7 @@ class Stage:
         found = self.table.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: LoadedShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
+    def serve(self, held: ShardProperties, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
         `costs` are what the engine measured after loading it. Sessions of an earlier shard with

@@ -20,7 +20,7 @@ from ..engine.adapters import LoadAdapter
 from ..engine.errors import EngineError
 from ..engine.interface import Engine, EngineEvent, SessionTerms
 from ..errors import SessionError
-from ..placement.shard import LoadedShard
+from ..placement.shard import ShardProperties
 from .serving.stagesession import StageSession
 
 _DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot read a chunk
@@ -29,7 +29,7 @@ _DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot r
 class AdapterSource(Protocol):
     """Source of adapters for a stage."""
 
-    async def for_shard(self, root: str, held: LoadedShard, gateway: PeerId) -> LoadAdapter:
+    async def for_shard(self, root: str, held: ShardProperties, gateway: PeerId) -> LoadAdapter:
         """Fetch what a shard needs of an adapter for a session of a gateway, and return the command
         that loads it.
 

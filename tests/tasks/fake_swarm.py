@@ -37,7 +37,7 @@ from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
 from shoal.tasks.inference.generation import TextCodec
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.inference.stagechunks import Connector
-from shoal.tasks.placement.shard import LoadedShard
+from shoal.tasks.placement.shard import ShardProperties
 from shoal.tasks.text.frames import TextInfo
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
@@ -558,7 +558,7 @@ class Node:
     def serve(self, parts: Parts, kv_tokens: int = KV, kv_heads: int = 0) -> None:
         """Serve a shard, whose sessions can be copied if it has `kv_heads`."""
         self.engine.kv_tokens = kv_tokens
-        held = LoadedShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens)
+        held = ShardProperties(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens)
         self.stage.serve(replace(held, kv_heads=kv_heads, head_dim=1))
 
     async def crash(self, start: float = 1.0, load: float = 2.0) -> None:
@@ -608,7 +608,7 @@ class FakeAdapters:
         self.dropped = 0
         self.missing: set[str] = set()  # roots that this source does not find
 
-    async def for_shard(self, root: str, held: LoadedShard, gateway: PeerId) -> LoadAdapter:
+    async def for_shard(self, root: str, held: ShardProperties, gateway: PeerId) -> LoadAdapter:
         await trio.lowlevel.checkpoint()
         if root in self.missing:
             await trio.sleep(15)

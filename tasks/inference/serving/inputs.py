@@ -12,7 +12,7 @@ from ...drafting.inputs import Inputs
 from ...engine.errors import EngineError
 from ...engine.interface import Sampling, Span, Want
 from ...errors import SessionError
-from ...placement.shard import LoadedShard
+from ...placement.shard import ShardProperties
 from ..session import FeedToken, Open, SpanMessage, pack_tokens, unpack_tokens, veiled
 from ..stagesessions import coded
 from ..surviving.stagechanges import StageChanges
@@ -191,7 +191,7 @@ def _wanted(order: Open, message: SpanMessage) -> Want:
     return "token" if message.token else "hidden"
 
 
-def _known(tokens: tuple[int, ...], held: LoadedShard) -> tuple[int, ...]:
+def _known(tokens: tuple[int, ...], held: ShardProperties) -> tuple[int, ...]:
     """Return the token ids. Raises SessionError if one of them is not in the vocabulary."""
     if max(tokens) >= held.vocabulary:
         raise SessionError("bad-message", f"a token id exceeds the vocabulary {held.vocabulary}")

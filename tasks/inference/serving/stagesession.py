@@ -12,7 +12,7 @@ from ...drafting.inputs import Inputs
 from ...engine.activations.layout import packed_bytes
 from ...engine.interface import SessionId
 from ...engine.kv.blocks import BLOCK, GROWTH, blocks_for
-from ...placement.shard import LoadedShard
+from ...placement.shard import ShardProperties
 from ...routing.affinity import CachedNames
 from ...routing.waiting import AnswerLength, StepTimes
 from ...usage.metering import Use
@@ -34,7 +34,7 @@ class ServedShard:
     """
 
     number: int
-    shard: LoadedShard
+    shard: ShardProperties
     used: float  # when a session was last open
     speed: ServedSpeed = field(default_factory=ServedSpeed)
     queue: MemoryQueue = field(default_factory=MemoryQueue)

@@ -40,7 +40,7 @@ from shoal.tasks.inference.session import (
     SpanMessage,
     pack_tokens,
 )
-from shoal.tasks.placement.shard import LoadedShard
+from shoal.tasks.placement.shard import ShardProperties
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
@@ -852,7 +852,9 @@ async def test_guesses_count_as_tokens_once_they_are_known_to_be_right(
         assert first.parts is not None
         monkeypatch.setattr(head.engine, "submit", head.engine.spans.append)  # says nothing
         first.stage.serve(
-            LoadedShard(ROOT, first.parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV, drafts=True)
+            ShardProperties(
+                ROOT, first.parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV, drafts=True
+            )
         )
         await _open_all(swarm)
 
@@ -913,8 +915,8 @@ async def _two_stages(swarm: FakeSwarm) -> tuple[Node, list[Open]]:
     return near, [opens[0], opens[2]]
 
 
-def _held(parts: Parts) -> LoadedShard:
-    return LoadedShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, 4 * CONTEXT)
+def _held(parts: Parts) -> ShardProperties:
+    return ShardProperties(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, 4 * CONTEXT)
 
 
 @pytest.mark.trio
