@@ -1,0 +1,131 @@
+"""Seconds of a token over whole chains, and from one stage to the next, as a gateway measured them.
+
+A prediction adds up what members claim and report, so the best of many predictions is mostly too
+good. What was measured counts instead, and less and less as it gets older. A chain that was not
+measured is predicted with the measured pairs of stages that it shares with others. No I/O.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from .defaults import (
+    CHAINS_LOOKED,
+    CHAINS_MEASURED,
+    MEASURED_HALF_LIFE,
+    MEASURED_TOKENS,
+    MODELS_MEASURED,
+    PAIRS_MEASURED,
+)
+from .paths import Hop
+
+_LONGEST_S: Final = 3600.0
+_Pair = tuple[str, str, int, int]  # the peer before, and the peer and layers of a stage
+Key = TypeVar("Key")
+
+
+class _Known(NamedTuple):
+    """Measured seconds, from 0 to 1 how sure they were, and when that was."""
+
+    seconds: float
+    sure: float
+    at: float
+
+    def weight(self, now: float) -> float:
+        """Return from 0 to 1 how much the measurement counts."""
+        return float(self.sure * 0.5 ** (max(0.0, now - self.at) / MEASURED_HALF_LIFE))
+
+    def beside(self, predicted: float, now: float) -> float:
+        """Return the seconds to believe if others are predicted."""
+        weight = self.weight(now)
+        return weight * self.seconds + (1.0 - weight) * predicted
+
+
+class MeasuredModel:
+    """Measurements of the chains of one model, and of their pairs of stages. Those that were made
+    first are forgotten if there are too many."""
+
+    def __init__(self) -> None:
+        self._chains: OrderedDict[tuple[Hop, ...], _Known] = OrderedDict()
+        self._pairs: OrderedDict[_Pair, _Known] = OrderedDict()
+
+    def note(
+        self, chain: tuple[Hop, ...], parts: Sequence[float], seconds: float, tokens: int,
+        now: float,
+    ) -> None:  # fmt: skip
+        """Record that `tokens` tokens took `seconds` each around a chain of several stages.
+
+        `parts` are the predicted seconds from each stage to the next, and from the last one to the
+        first: the measured seconds are divided in their proportion.
+        """
+        predicted = sum(parts)
+        if not 0.0 < seconds <= _LONGEST_S or not 0.0 < predicted <= _LONGEST_S:
+            return
+        sure = min(1.0, tokens / MEASURED_TOKENS)
+        _enter(self._chains, chain, _Known(seconds, sure, now), CHAINS_MEASURED)
+        for one, other, part in zip(chain, (*chain[1:], chain[0]), parts, strict=True):
+            known = _Known(seconds * part / predicted, sure, now)
+            _enter(self._pairs, _pair(one, other), known, PAIRS_MEASURED)
+
+    def pair_s(self, one: Hop, other: Hop, predicted: float, now: float) -> float:
+        """Return the seconds to believe from the end of one stage to the end of the next."""
+        known = self._pairs.get(_pair(one, other))
+        return predicted if known is None else known.beside(predicted, now)
+
+    def chain_s(self, chain: tuple[Hop, ...], predicted: float, now: float) -> float:
+        """Return the seconds to believe of a token around a chain. `predicted` is the sum of its
+        pairs."""
+        known = self._chains.get(chain)
+        return predicted if known is None else known.beside(predicted, now)
+
+    def latest(self) -> list[tuple[Hop, ...]]:
+        """Return the chains that were measured last, CHAINS_LOOKED at most."""
+        return [chain for chain, _ in zip(reversed(self._chains), range(CHAINS_LOOKED), strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredNow:
+    """The measurements of a model, as `Search` takes them at one moment."""
+
+    model: MeasuredModel
+    now: float
+
+    def pair_s(self, one: Hop, other: Hop, predicted: float) -> float:
+        """Return the seconds to believe from the end of one stage to the end of the next."""
+        return self.model.pair_s(one, other, predicted, self.now)
+
+    def chain_s(self, chain: tuple[Hop, ...], predicted: float) -> float:
+        """Return the seconds to believe of a token around a chain."""
+        return self.model.chain_s(chain, predicted, self.now)
+
+
+class MeasuredChains:
+    """Memory of one gateway: measurements of the MODELS_MEASURED models that it used last."""
+
+    def __init__(self) -> None:
+        self._models: OrderedDict[str, MeasuredModel] = OrderedDict()
+
+    def of(self, root: str) -> MeasuredModel:
+        """Return the measurements of a model."""
+        model = self._models.setdefault(root, MeasuredModel())
+        self._models.move_to_end(root)
+        if len(self._models) > MODELS_MEASURED:
+            self._models.popitem(last=False)
+        return model
+
+
+def _pair(one: Hop, other: Hop) -> _Pair:
+    return one.peer, other.peer, other.parts.start, other.parts.stop
+
+
+def _enter(table: OrderedDict[Key, _Known], key: Key, known: _Known, most: int) -> None:
+    """Enter what was measured last. Where few tokens were, earlier ones count beside them."""
+    before = table.pop(key, None)
+    if before is not None:
+        old = before.weight(known.at)
+        seconds = known.beside(before.seconds, known.at) if old > known.sure / 2 else known.seconds
+        known = _Known(seconds, max(known.sure, old), known.at)
+    table[key] = known
+    if len(table) > most:
+        table.popitem(last=False)
