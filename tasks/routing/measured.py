@@ -8,6 +8,7 @@ measured is predicted with the measured pairs of stages that it shares with othe
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from .defaults import (
@@ -81,7 +82,7 @@ class MeasuredModel:
 
     def latest(self) -> list[tuple[Hop, ...]]:
         """Return the chains that were measured last, CHAINS_LOOKED at most."""
-        return [chain for chain, _ in zip(reversed(self._chains), range(CHAINS_LOOKED), strict=False)]
+        return list(islice(reversed(self._chains), CHAINS_LOOKED))
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,12 +307,9 @@ class Router:
         if chain is None:
             return None
         if len(chain) > 1:
-            known = set(hops)
-            measured = (each for each in self.measured.of(want.root).latest() if known.issuperset(each))
-            for search_, other in (
-                *((search, each) for each in measured),
-                *self._remembered(view, want, hops, now, said),
-            ):
+            measured = self.measured.of(want.root).latest()
+            others = [(search, each) for each in measured if {*each} <= {*hops}]
+            for search_, other in [*others, *self._remembered(view, want, hops, now, said)]:
                 if search_.rank(other)[:2] < search.rank(chain)[:2]:
                     search, chain = search_, other
         return self._planned(view, want, search, chain, said)
