@@ -5,6 +5,7 @@ import pytest
 from shoal.tasks.routing.beliefs import Times
 from shoal.tasks.routing.defaults import (
     CHAINS_MEASURED,
+    LABELS,
     MEASURED_HALF_LIFE,
     MODELS_MEASURED,
     PAIRS_MEASURED,
@@ -129,3 +130,16 @@ def test_what_was_measured_of_two_stages_counts_in_another_chain() -> None:
     assert best(left) == "abf"
     router.measured.of(ROOT).note((first, middle, last), [0.006] * 3, 0.6, 64, 0.0)
     assert best(left) == "cdf"
+
+
+def test_a_measured_chain_is_compared_even_where_the_search_would_not_get_to_it() -> None:
+    """Its first two stages were slow in another chain, so the search follows many others."""
+    router, model = Router(), MeasuredModel()
+    chain = hop("a", 0, 4), hop("b", 4, 8), hop("e", 8, 12)
+    slow = (*chain[:2], hop("f", 8, 12))
+    others = [hop(f"{name}{n}", at, at + 4) for n in range(LABELS + 4) for name, at in (("x", 0),
+              ("y", 4), ("z", 8))]  # fmt: skip
+    router.measured._models[ROOT] = model
+    model.note(chain, [0.1] * 3, 0.01, 64, 0.0)
+    model.note(slow, [0.1] * 3, 9.0, 64, 1.0)
+    assert chosen(router, around(), [*chain, slow[-1], *others], now=1.0) == "abe"
