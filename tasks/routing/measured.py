@@ -18,6 +18,7 @@ from .defaults import (
     MEASURED_TOKENS,
     MODELS_MEASURED,
     PAIRS_MEASURED,
+    UNMEASURED,
 )
 from .paths import Hop
 
@@ -70,9 +71,15 @@ class MeasuredModel:
             _enter(self._pairs, _pair(one, other), known, PAIRS_MEASURED)
 
     def pair_s(self, one: Hop, other: Hop, predicted: float, now: float) -> float:
-        """Return the seconds to believe from the end of one stage to the end of the next."""
+        """Return the seconds to believe from the end of one stage to the end of the next.
+
+        A pair that was not measured counts as slower than predicted if others were measured, since
+        the best of several predictions is mostly too good.
+        """
+        if not self._pairs:
+            return predicted
         known = self._pairs.get(_pair(one, other))
-        return predicted if known is None else known.beside(predicted, now)
+        return UNMEASURED * predicted if known is None else known.beside(predicted, now)
 
     def chain_s(self, chain: tuple[Hop, ...], predicted: float, now: float) -> float:
         """Return the seconds to believe of a token around a chain. `predicted` is the sum of its
@@ -121,11 +128,11 @@ def _pair(one: Hop, other: Hop) -> _Pair:
 
 
 def _enter(table: OrderedDict[Key, _Known], key: Key, known: _Known, most: int) -> None:
-    """Enter what was measured last. Where few tokens were, earlier ones count beside them."""
+    """Enter what was measured last, as a mean with what was measured before."""
     before = table.pop(key, None)
-    if before is not None:
-        old = before.weight(known.at)
-        seconds = known.beside(before.seconds, known.at) if old > known.sure / 2 else known.seconds
+    if before is not None and (old := before.weight(known.at)):
+        share = known.sure / (known.sure + old)
+        seconds = share * known.seconds + (1.0 - share) * before.seconds
         known = _Known(seconds, max(known.sure, old), known.at)
     table[key] = known
     if len(table) > most:
