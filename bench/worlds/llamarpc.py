@@ -58,7 +58,7 @@ def _source(work: Path) -> Path:
     whole = work / "whole"
     if not whole.exists():
         get = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary"]
-        # Of this package alone: what builds it (cmake, ninja) comes as wheels.
+        # Without the name of the package, pip would build cmake and ninja from source as well.
         source = *get, PACKAGE.partition("=")[0], PACKAGE, "-d", str(work)
         subprocess.run(source, check=True, stdout=sys.stderr)
         with tarfile.open(next(work.glob("*.tar.gz"))) as packed:

@@ -39,7 +39,7 @@ UNASKED_WAIT = 0.5  # seconds that a stage seems to need more if its load is unk
 LINK_S = 0.04  # seconds of a round trip between two peers that is not measured
 NEW_LINK_S = 0.5  # seconds that a link takes that does not exist yet
 
-# What a gateway measured of chains.
+# Measurements of chains.
 MODELS_MEASURED = 32  # models whose chains are remembered
 CHAINS_MEASURED = 64  # chains of one model whose seconds for a token are remembered …
 PAIRS_MEASURED = 256  # … and pairs of stages

@@ -1,7 +1,7 @@
 """Seconds of a token over whole chains, and from one stage to the next, as a gateway measured them.
 
 A prediction adds up what members claim and report, so the best of many predictions is mostly too
-good. What was measured counts instead, and less and less as it gets older. A chain that was not
+good. A measurement counts before it, and less and less as it gets older. A chain that was not
 measured is predicted with the measured pairs of stages that it shares with others. No I/O.
 """
 
@@ -27,7 +27,7 @@ _Pair = tuple[str, str, int, int]  # the peer before, and the peer and layers of
 Key = TypeVar("Key")
 
 
-class _Known(NamedTuple):
+class _Timing(NamedTuple):
     """Measured seconds, from 0 to 1 how sure they were, and when that was."""
 
     seconds: float
@@ -45,12 +45,12 @@ class _Known(NamedTuple):
 
 
 class MeasuredModel:
-    """Measurements of the chains of one model, and of their pairs of stages. Those that were made
-    first are forgotten if there are too many."""
+    """Measurements of the chains of one model, and of their pairs of stages. If there are too many,
+    the oldest ones are forgotten."""
 
     def __init__(self) -> None:
-        self._chains: OrderedDict[tuple[Hop, ...], _Known] = OrderedDict()
-        self._pairs: OrderedDict[_Pair, _Known] = OrderedDict()
+        self._chains: OrderedDict[tuple[Hop, ...], _Timing] = OrderedDict()
+        self._pairs: OrderedDict[_Pair, _Timing] = OrderedDict()
 
     def note(
         self, chain: tuple[Hop, ...], parts: Sequence[float], seconds: float, tokens: int,
@@ -65,9 +65,9 @@ class MeasuredModel:
         if not 0.0 < seconds <= _LONGEST_S or not 0.0 < predicted <= _LONGEST_S:
             return
         sure = min(1.0, tokens / MEASURED_TOKENS)
-        _enter(self._chains, chain, _Known(seconds, sure, now), CHAINS_MEASURED)
+        _enter(self._chains, chain, _Timing(seconds, sure, now), CHAINS_MEASURED)
         for one, other, part in zip(chain, (*chain[1:], chain[0]), parts, strict=True):
-            known = _Known(seconds * part / predicted, sure, now)
+            known = _Timing(seconds * part / predicted, sure, now)
             _enter(self._pairs, _pair(one, other), known, PAIRS_MEASURED)
 
     def pair_s(self, one: Hop, other: Hop, predicted: float, now: float) -> float:
@@ -127,13 +127,13 @@ def _pair(one: Hop, other: Hop) -> _Pair:
     return one.peer, other.peer, other.parts.start, other.parts.stop
 
 
-def _enter(table: OrderedDict[Key, _Known], key: Key, known: _Known, most: int) -> None:
+def _enter(table: OrderedDict[Key, _Timing], key: Key, known: _Timing, most: int) -> None:
     """Enter what was measured last, as a mean with what was measured before."""
     before = table.pop(key, None)
     if before is not None and (old := before.weight(known.at)):
         share = known.sure / (known.sure + old)
         seconds = share * known.seconds + (1.0 - share) * before.seconds
-        known = _Known(seconds, max(known.sure, old), known.at)
+        known = _Timing(seconds, max(known.sure, old), known.at)
     table[key] = known
     if len(table) > most:
         table.popitem(last=False)

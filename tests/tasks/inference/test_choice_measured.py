@@ -1,4 +1,4 @@
-"""What a gateway measures of whole chains, and when."""
+"""Measurements of whole chains at a gateway."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a gateway measured of chains counts before predictions, and for a bounded time."""
+"""Measurements of chains count before predictions, and for a bounded time."""
 
 import pytest
 
