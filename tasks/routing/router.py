@@ -21,6 +21,7 @@ from .defaults import (
     SPAN_ROWS,
     UNASKED_WAIT,
 )
+from .measured import MeasuredChains, MeasuredNow
 from .paths import NOTHING_SENT, ChainCost, Hop, HopTimes, RouteCosts, Search, Sending, StageCost
 
 Replies = Mapping[Shard, Load]
@@ -242,6 +243,7 @@ class Router:
 
     def __init__(self) -> None:
         self.beliefs = Beliefs()
+        self.measured = MeasuredChains()
         self.sent = PrefixMemory()
         self.hotness = Hotness()
 
@@ -305,7 +307,9 @@ class Router:
         if chain is None:
             return None
         if len(chain) > 1:
-            for search_, other in self._remembered(view, want, hops, now, said):
+            measured = self.measured.of(want.root).latest()
+            others = [(search, each) for each in measured if {*each} <= {*hops}]
+            for search_, other in [*others, *self._remembered(view, want, hops, now, said)]:
                 if search_.rank(other)[:2] < search.rank(chain)[:2]:
                     search, chain = search_, other
         return self._planned(view, want, search, chain, said)
@@ -325,7 +329,8 @@ class Router:
         costs = _RequestCosts(view, want, self.beliefs, now, said, known)
         costs.expect(hops)
         tokens = min(want.tokens, EXPECTED_TOKENS)
-        return Search(want.layers, costs, want.session, view.avoid, tokens)
+        measured = MeasuredNow(self.measured.of(want.root), now)
+        return Search(want.layers, costs, want.session, view.avoid, tokens, measured)
 
     def _remembered(
         self, view: GatewayView, want: Want, hops: Sequence[Hop], now: float, said: Replies
