@@ -39,14 +39,7 @@ class ComputeParts:
         self.models = self._new_models()
         self.interest = StateInterest(base, directory, network.state)
         self.interest.look()
-        seeking = Seeking(
-            host, network.discovery.dht, directory, content.providers, self.interest.look,
-            endpoint.guard,
-        )  # fmt: skip
-        self.gateway = Gateway(
-            host, network.courier, directory, self.models,
-            seek=seeking.seek, find_adapter=content.adapter_files.named, expect=self.stage.hold,
-        )  # fmt: skip
+        self.gateway = self._new_gateway()
         self.sharing = SharingParts(base, network, content, self.stage.meter, self.gateway)
         self.serving = ServingParts(base, network, content, self.stage, self.gateway).slots
         self.grouping = Grouping(
@@ -88,6 +81,17 @@ class ComputeParts:
             self._content.sources,
             memory=lambda: base.capacity.memory_bytes - self.serving.loaded_bytes,
         )
+
+    def _new_gateway(self) -> Gateway:
+        network, content, directory = self._network, self._content, self._network.directory
+        seeking = Seeking(
+            self._base.host, network.discovery.dht, directory, content.providers,
+            self.interest.look, network.endpoint.guard,
+        )  # fmt: skip
+        return Gateway(
+            self._base.host, network.courier, directory, self.models,
+            seek=seeking.seek, find_adapter=content.adapter_files.named, expect=self.stage.hold,
+        )  # fmt: skip
 
     def _is_idle(self) -> bool:
         """Return whether no session is open here and nothing is being fetched."""
