@@ -71,7 +71,9 @@ def test_a_change_that_peers_can_do_without_waits_longer() -> None:
     assert own.take(sent + defaults.SLIGHT_S - 1) is None
     clock.time = sent + 1
     own.renew(linked=True, addresses=(HOME, CIRCUITS[1]))
-    assert own.next_at() == sent + 1 / defaults.OWN_ADDRESSES[1], "peers know no circuit that is left"
+    assert own.next_at() == sent + 1 / defaults.OWN_ADDRESSES[1], (
+        "peers know no circuit that is left"
+    )
     clock.time = own.next_at()
     assert own.take(clock.time) == (own.sealed, False)
 

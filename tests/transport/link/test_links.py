@@ -151,7 +151,7 @@ async def test_asking_a_peer_without_addresses_fails() -> None:
 async def test_idle_links_are_ticked_when_they_are_due(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The side that dialled ticks for each ping. Other ticks are put off when a ping or pong comes."""
+    """The side that dialled ticks for each ping. A ping or pong puts off all other ticks."""
     looks = 0
     tick = Links._tick
 
