@@ -15,7 +15,7 @@ from ...transport.errors import TransportError
 from ...transport.host.seam import Host
 from ...transport.identity import Identity
 from ...transport.networks import Nearness, nearness_of
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Rate, RateLimiter
 from .. import defaults
 from .record import MemberRecord, seal_record
 
@@ -30,8 +30,8 @@ class OwnMemberRecord:
         """The latest version."""
         self.sealed = self._latest = seal_record(identity, self.record)
         """The version that peers have, signed."""
-        self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
-        self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
+        self._pace = RateLimiter(Rate(*defaults.OWN_UPDATES), 0.0)
+        self._addresses_pace = RateLimiter(Rate(*defaults.OWN_ADDRESSES), 0.0)
         self._spread = self.record.addresses  # the addresses that peers know
         self._spread_at = -inf  # when the latest version was sent over all links
         self._unspread = False  # a change waits to be sent
