@@ -28,9 +28,9 @@ class _Events:
         self.text = ""
 
     def __call__(self, event: "TextEvent") -> None:
-        from ..node.control.messages.generation import AnswerKept, TextPiece
+        from ..node.control.messages.generation import AnswerResumable, TextPiece
 
-        if isinstance(event, AnswerKept):
+        if isinstance(event, AnswerResumable):
             self.token, self.seed, self.count = event.token, event.seed, 0
             return
         self.count += 1

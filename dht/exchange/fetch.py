@@ -86,7 +86,7 @@ class Fetch:
         self._guard = parts.guard
         self._switchboard = parts.switchboard
         self._store = parts.library.store
-        self._on_liar = parts.on_liar
+        self._on_liar = parts.swarm.on_liar
         self._goal = goal
         self._content = goal.content
         self._wanted = goal.wanted

@@ -173,7 +173,7 @@ class ModelOperations:
         )
 
     def _linked(self, root: str) -> list[PeerId]:
-        return self._content.sources.holders(root)
+        return self._content.sources.providers(root)
 
     async def _manifest(self, root: str) -> Manifest:
         return await self._content.sources.manifest(root, patience=defaults.PULL_PATIENCE)

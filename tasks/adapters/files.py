@@ -22,7 +22,7 @@ from ..engine.families import Architecture, architecture
 from ..errors import SessionError
 from ..inference.generation import Model
 from ..inference.sources import ModelSources
-from ..placement.shard import HeldShard
+from ..placement.shard import ShardProperties
 from .adapters import Adapters
 from .defaults import ADAPTER_BYTES, FETCH_PATIENCE, FETCHES, SCORED_BYTES
 from .file import AdapterHead, bad, read_head, read_values
@@ -89,7 +89,7 @@ class AdapterFiles:
         data = b"".join(map(self._library.store.get, leaves))[head.start :]
         return read_values(data, head.terms.dtype)
 
-    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+    async def for_shard(self, root: str, held: ShardProperties, gateway: PeerId) -> LoadAdapter:
         """Return the command that loads the layers of a shard, after fetching what is missing.
 
         A gateway that asks for many adapters waits, and delays no other. Raises SessionError:
@@ -111,7 +111,7 @@ class AdapterFiles:
         digests = [digest.hex() for digest in adapter.digests]
         await self._host.offload(self._library.store.drop_damaged, digests)
 
-    async def _for_shard(self, root: str, held: HeldShard) -> LoadAdapter:
+    async def _for_shard(self, root: str, held: ShardProperties) -> LoadAdapter:
         tree, head = await self._head(root)
         arch = await self._arch(held.root)
         head.check_fits(held.root, arch)

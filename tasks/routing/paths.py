@@ -49,7 +49,7 @@ class Sending(NamedTuple):
 NOTHING_SENT: Final = Sending(0.0, 0.0, 0.0)
 
 
-class Way(NamedTuple):
+class HopTimes(NamedTuple):
     """A way to a stage: half of the round trip in seconds, and the sending of hidden states. The
     gateway sends token ids, which take no time beside the round trip."""
 
@@ -75,7 +75,7 @@ class RouteCosts(Protocol):
         """Return the seconds of a round trip between two peers. None stands for the gateway."""
         ...
 
-    def way(self, one: PeerId | None, hop: Hop) -> "Way":
+    def hop_times(self, one: PeerId | None, hop: Hop) -> "HopTimes":
         """Return the seconds of the way from a stage of the peer `one` to the next stage. None
         stands for the gateway."""
         ...
@@ -181,7 +181,7 @@ class Search:
 
     def _extended(self, label: _Label, hop: Hop, cost: StageCost) -> _Label:
         before = label.hops[-1].peer if label.hops else None
-        half, sent_s, span_s, row_s = self.costs.way(before, hop)
+        half, sent_s, span_s, row_s = self.costs.hop_times(before, hop)
         token_s = cost.token_s + row_s
         if self.measured is not None and label.hops:
             token_s = self.measured.pair_s(label.hops[-1], hop, token_s + half) - half

@@ -22,7 +22,7 @@ from .defaults import (
     UNASKED_WAIT,
 )
 from .measured import MeasuredChains, MeasuredNow
-from .paths import NOTHING_SENT, ChainCost, Hop, RouteCosts, Search, Sending, StageCost, Way
+from .paths import NOTHING_SENT, ChainCost, Hop, HopTimes, RouteCosts, Search, Sending, StageCost
 
 Replies = Mapping[Shard, Load]
 """The replies to the probes of one request. The positions that they say are cached are those of its
@@ -115,8 +115,8 @@ class _IfIdle:
     def link(self, one: PeerId | None, other: PeerId) -> float:
         return self.costs.link(one, other)
 
-    def way(self, one: PeerId | None, hop: Hop) -> Way:
-        return self.costs.way(one, hop)
+    def hop_times(self, one: PeerId | None, hop: Hop) -> HopTimes:
+        return self.costs.hop_times(one, hop)
 
     def opening(self, peer: PeerId) -> float:
         return self.costs.opening(peer)
@@ -145,7 +145,7 @@ class _RequestCosts:
         self._cached = cached
         self._sent_rows = max(want.rows - (cached if isinstance(cached, int) else 0), 1)
         self._trips: dict[tuple[PeerId | None, PeerId], float] = {}
-        self._ways: dict[tuple[PeerId | None, PeerId, str], Way] = {}
+        self._hop_times: dict[tuple[PeerId | None, PeerId, str], HopTimes] = {}
         self._late: dict[Shard, float] = {}
         self._stages: dict[Hop, StageCost] = {}
         self._unasked = UNASKED_WAIT
@@ -216,22 +216,22 @@ class _RequestCosts:
             self._trips[pair] = self._view.trip(one, other)
         return self._trips[pair]
 
-    def way(self, one: PeerId | None, hop: Hop) -> Way:
+    def hop_times(self, one: PeerId | None, hop: Hop) -> HopTimes:
         key = one, hop.peer, hop.dtype
-        way = self._ways.get(key)
+        way = self._hop_times.get(key)
         if way is None:
-            way = self._ways[key] = self._way(one, hop)
+            way = self._hop_times[key] = self._times(one, hop)
         return way
 
-    def _way(self, one: PeerId | None, hop: Hop) -> Way:
+    def _times(self, one: PeerId | None, hop: Hop) -> HopTimes:
         half = self._view.trip(one, hop.peer) / 2
         if one is None or one == hop.peer or not self._want.hidden:
-            return Way(half, 0.0, 0.0, 0.0)
+            return HopTimes(half, 0.0, 0.0, 0.0)
         rate = self._view.rate(one, hop.peer)
         if rate <= 0.0:
-            return Way(half, 0.0, 0.0, 0.0)
+            return HopTimes(half, 0.0, 0.0, 0.0)
         row = self._want.hidden * _BYTES.get(hop.dtype, 4) / max(rate, RATE_LEAST)
-        return Way(half, self._sent_rows * row, min(self._sent_rows, SPAN_ROWS) * row, row)
+        return HopTimes(half, self._sent_rows * row, min(self._sent_rows, SPAN_ROWS) * row, row)
 
     def opening(self, peer: PeerId) -> float:
         linked = peer == self._view.own or self._view.round_trip(peer) is not None
@@ -364,7 +364,7 @@ class Router:
         first = whole.first_s
         if idle:
             first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
-        sends = [search.costs.way(one.peer, other)[1:] for one, other in pairwise(chain)]
+        sends = [search.costs.hop_times(one.peer, other)[1:] for one, other in pairwise(chain)]
         sent = Sending(*map(sum, zip(NOTHING_SENT, *sends, strict=True)))
         return PlannedChain(chain, whole, tuple(stages), wait, first, avoided, sent)
 

@@ -48,7 +48,7 @@ class Kept:
 
     async def run(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         self.asked.append(request)
-        await emit({"event": "kept", "token": TOKEN, "seed": 77})
+        await emit({"event": "resumable", "token": TOKEN, "seed": 77})
         return await self._tell(0, emit)
 
     async def resume(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_a_daemon_that_was_restarted_generates_the_rest(
 
     async def run(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         asked.append(request)
-        await emit({"event": "kept", "token": TOKEN, "seed": 77})
+        await emit({"event": "resumable", "token": TOKEN, "seed": 77})
         for number in range(len(request["received"]), 5):
             if len(asked) == 1 and number == 2:
                 await drop(emit)

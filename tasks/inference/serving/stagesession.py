@@ -12,7 +12,7 @@ from ...drafting.inputs import Inputs
 from ...engine.activations.layout import packed_bytes
 from ...engine.interface import SessionId
 from ...engine.kv.blocks import BLOCK, GROWTH, blocks_for
-from ...placement.shard import HeldShard
+from ...placement.shard import ShardProperties
 from ...routing.affinity import CachedNames
 from ...routing.waiting import AnswerLength, StepTimes
 from ...usage.metering import Use
@@ -34,7 +34,7 @@ class ServedShard:
     """
 
     number: int
-    held: HeldShard
+    shard: ShardProperties
     used: float  # when a session was last open
     speed: ServedSpeed = field(default_factory=ServedSpeed)
     queue: MemoryQueue = field(default_factory=MemoryQueue)
@@ -46,7 +46,7 @@ class ServedShard:
     def __post_init__(self) -> None:
         costs = self.speed.costs
         self.times = StepTimes(costs.row_s, costs.step_s + costs.row_s)
-        self.names = CachedNames(self.held.kv_tokens)
+        self.names = CachedNames(self.shard.kv_tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +156,7 @@ class StageSession:
 
         Sessions in float32 are exact in any case: of these, the same text is promised.
         """
-        return self.open.exact or self.served.held.dtype == "float32"
+        return self.open.exact or self.served.shard.dtype == "float32"
 
     @property
     def waiting(self) -> int:
@@ -194,7 +194,7 @@ class StageSession:
     @property
     def row_bytes(self) -> int:
         """Size in bytes of a hidden state from or for another stage."""
-        held = self.served.held
+        held = self.served.shard
         return packed_bytes(held.hidden) if self.packed else held.token_bytes
 
     @property

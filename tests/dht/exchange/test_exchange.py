@@ -3,10 +3,9 @@
 import dataclasses
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 import trio
@@ -55,6 +54,7 @@ class Member:
     library: Library
     exchange: ChunkExchange
     liars: list[PeerId]
+    quota: Quota | None = None
 
     @property
     def peer(self) -> PeerId:
@@ -71,6 +71,25 @@ class Member:
         return all(store.get(digest) for digest in manifest.chunks)
 
 
+class Alone:
+    """A node of which no other has a replica, as its quota sees it."""
+
+    async def claims(self, root: str) -> Collection[PeerId]:
+        return ()
+
+    def in_use(self) -> Collection[str]:
+        return ()
+
+    def evicted(self, root: str) -> None:
+        pass
+
+    async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
+        return 0
+
+    def finish(self) -> None:
+        pass
+
+
 class Swarm:
     """Members of one network, and a model of 26 chunks in a folder."""
 
@@ -78,13 +97,17 @@ class Swarm:
         self.network = Network()
         self.folder = folder
 
-    async def member(self, name: str, *, rate: float = 10e6, twist: Twist = honest) -> Member:
+    async def member(
+        self, name: str, *, rate: float = 10e6, twist: Twist = honest, evicts: bool = False
+    ) -> Member:
         node = self.network.node(name, rate=rate, twist=twist)
         host = FakeHost(inline=True, seed=len(self.network.nodes))
         library = await open_library(self.folder / name, host)
         liars: list[PeerId] = []
-        exchange = ChunkExchange(host, node, library, on_liar=lambda peer, _: liars.append(peer))
-        return Member(node, host, library, exchange, liars)
+        quota = Quota(host, library, LibraryLimit(None), Alone(), Alone()) if evicts else None
+        told = Providers(on_liar=lambda peer, _: liars.append(peer))
+        exchange = ChunkExchange(host, node, library, swarm=told, quota=quota)
+        return Member(node, host, library, exchange, liars, quota)
 
     async def seed(self, name: str, **options: Any) -> tuple[Member, Manifest]:
         member = await self.member(name, **options)
@@ -321,12 +344,7 @@ async def test_nothing_is_kept_of_a_manifest_with_wrong_sizes(
     tokenizer = honest_one.files["tokenizer"]
     files = {"tokenizer": dataclasses.replace(tokenizer, size=tokenizer.size + 1)}
     lying = await seed.library.save(dataclasses.replace(honest_one, files=files).encode())
-    getter = await swarm.member("getter")
-    if defended:
-        holdings = SimpleNamespace(in_use=frozenset, evicted=lambda root: None)
-        none = cast(Any, None)
-        quota = Quota(getter.host, getter.library, LibraryLimit(None), cast(Any, holdings), none)
-        getter.exchange.use_quota(quota)
+    getter = await swarm.member("getter", evicts=defended)
     with pytest.raises(ModelError):
         await getter.get(lying)
     assert getter.library.knows(lying.root) is not defended
