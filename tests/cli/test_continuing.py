@@ -65,13 +65,18 @@ def whole(gateway: Daemon) -> str:
 
 @contextmanager
 def stream(
-    at: Daemon, body: dict[str, Any] | None = None, *, path: str = "/v1/completions", **more: str
+    at: Daemon, body: dict[str, Any] | None = None, *, after: str = ""
 ) -> Iterator[Iterator[tuple[str, str]]]:
-    """Send a request to the API of a daemon. Yields the pieces of text, each with its id or ""."""
+    """Send a request to the API of a daemon, or have it continue `after` the event with an id.
+
+    Yields the pieces of text, each with its id or "".
+    """
     api = at.ask("api")
     where = urlsplit(api["url"])
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=120)
-    header = {"Authorization": f"Bearer {api['token']}", "Content-Type": "application/json"} | more
+    header = {"Authorization": f"Bearer {api['token']}", "Content-Type": "application/json"}
+    header |= {"Last-Event-ID": after} if after else {}
+    path = "/v1/resume" if after else "/v1/completions"
     connection.request("POST" if body else "GET", path, json.dumps(body) if body else None, header)
     response = connection.getresponse()
     try:
@@ -121,7 +126,7 @@ def test_a_dropped_connection_continues_with_its_token(gateway: Daemon, whole: s
             text, last = next(pieces)
             received += text
     assert 0 < len(received) < len(whole)
-    with stream(gateway, path="/v1/resume", **{"Last-Event-ID": last}) as pieces:
+    with stream(gateway, after=last) as pieces:
         assert received + text_of(pieces) == whole
 
 
