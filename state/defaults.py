@@ -50,6 +50,7 @@ PULL_TIMEOUT = 5.0  # seconds
 AUTHOR_UPDATES = (20.0, 2.0)  # records of one author accepted at once, and per second
 OWN_UPDATES = (8.0, 1.0)  # records of this node, fewer than others accept: at once, and per second
 OWN_ADDRESSES = (1.0, 0.05)  # such records in which only addresses have changed
+SLIGHT_S = 60.0  # seconds after one version for which a change waits that peers can do without
 ADDRESSES_GATHERED = 2.0  # seconds for which a change of addresses waits for further changes
 CONTESTED = 600.0  # seconds for which another node with this node's key is reported
 RECLAIM_PAUSE = 30.0  # seconds between two reactions to a later record or epoch of this key

@@ -315,7 +315,7 @@ class Lane:
         return self.ended
 
     def _on_ping(self, frame: Frame) -> None:
-        self._from.push_urgent(wire.PONG, offset=frame.offset)
+        self._from.pong(frame.offset)
 
     def _on_pong(self, frame: Frame) -> None:
         self._from.ponged(frame.offset, self._now)
