@@ -338,12 +338,12 @@ class Liveness:
         proved: bool,
         rivals: Iterable[PeerId] = (),
     ) -> None:
-        """Process the outcome of a shared question about a member.
+        """Process what peers have answered when asked whether they hear a member.
 
-        The question was sent at `asked`.
-
-        The outcome is ignored if the member is in doubt, because its signature may be older than
-        the doubt. Without a proof, a member that was live is checked individually at once.
+        They were asked at the time `asked` (seconds). `proved` says whether one of them sent a
+        fresh signature of the member. The answer is ignored if this node already doubts that the
+        member lives, because the signature may be older than the doubt. Without a signature, this
+        node itself checks a member that was live, at once.
         """
         if (watched := self._watched.get(peer)) is None:
             return
