@@ -42,11 +42,11 @@ demo: setup  ## start three daemons on this machine and generate text through th
 	$(BIN)/shoal demo
 
 test: setup  ## run the tests (about 6 minutes on two cores)
-	$(TEMPORARY) $(BIN)/python -m pytest -q $(SPREAD) $(LAYOUT:%=--ignore %)
+	$(TEMPORARY) $(BIN)/python .ci/tests -q $(SPREAD) $(LAYOUT:%=--ignore %)
 
 test-ci: setup  ## run what needs root, Chromium or miniupnpd, or takes long; nothing may be skipped
-	$(TEMPORARY) $(BIN)/python -m pytest -q -m ci --no-skips $(SPREAD) $(TOGETHER)
-	$(BIN)/python -m pytest -q -m ci --no-skips $(TOGETHER:%=--ignore %)
+	$(TEMPORARY) $(BIN)/python .ci/tests -q -m ci --no-skips $(SPREAD) $(TOGETHER)
+	$(BIN)/python .ci/tests -q -m ci --no-skips $(TOGETHER:%=--ignore %)
 
 test-long: setup  ## run everything, also what takes hours, and property tests with new examples
 	$(BIN)/python -m pytest -q $(SPREAD) -m "long or not long" --hypothesis-profile=new-examples

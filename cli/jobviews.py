@@ -20,7 +20,7 @@ def page(
     answer: "messages.JobsPage", *, mine: bool, state: str | None, offset: int
 ) -> Iterator[str]:
     """Yield the lines of a list of jobs. The arguments are the options of the command."""
-    kept = mine or answer.kept
+    kept = mine or answer.stores
     totals = answer.totals
     if not any(totals.values()):
         none = "there are no jobs" if kept else NOT_KEPT

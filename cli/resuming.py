@@ -28,9 +28,9 @@ class _Events:
         self.text = ""
 
     def __call__(self, event: "TextEvent") -> None:
-        from ..node.control.messages.generation import AnswerKept, TextPiece
+        from ..node.control.messages.generation import AnswerResumable, TextPiece
 
-        if isinstance(event, AnswerKept):
+        if isinstance(event, AnswerResumable):
             self.token, self.seed, self.count = event.token, event.seed, 0
             return
         self.count += 1
@@ -64,14 +64,18 @@ def _resumed(data: Path, run: "Run", events: _Events, dropped: CommandError) -> 
     leaves out what has arrived.
 
     Raises `dropped`, the error of the first connection, if the daemon has not answered for
-    RESUME_PATIENCE seconds. Raises CommandError `not-running` at once if it has ended.
+    RESUME_PATIENCE seconds. Raises CommandError `not-running` at once if it has ended, and after
+    that time if it was killed and not started again.
     """
     from ..node.control.messages.generation import Resume
 
     until, known = time.monotonic() + defaults.RESUME_PATIENCE, True
     while True:
         if not is_running(data):
-            raise _ended(data, events.seed)
+            if not _was_killed(data) or time.monotonic() > until:
+                raise _ended(data, events.seed)
+            time.sleep(defaults.RESUME_PAUSE)
+            continue
         count, token = events.count, events.token
         try:
             if known:
@@ -92,6 +96,11 @@ def _resumed(data: Path, run: "Run", events: _Events, dropped: CommandError) -> 
                 hint = "; ".join(filter(None, (dropped.hint, _same_text(events.seed))))
                 raise CommandError(dropped.code, dropped.message, hint=hint) from None
         time.sleep(defaults.RESUME_PAUSE)
+
+
+def _was_killed(data: Path) -> bool:
+    """Return whether a daemon that does not run has left its socket. One that ends removes it."""
+    return (data / "control.sock").exists()
 
 
 def _ended(data: Path, seed: int) -> CommandError:

@@ -30,7 +30,7 @@ class StoredFigures:
 class OwnRecordFigures:
     """A record that this node publishes, or its withdrawal if `gone`.
 
-    `about` names its subject. `kept` is the number of nodes that acknowledged the last
+    `about` names its subject. `stored` is the number of nodes that acknowledged the last
     announcement. `announced_s` is the time since the last announcement, and `due_s` the time until
     the next one; None means never.
     """
@@ -39,7 +39,7 @@ class OwnRecordFigures:
     key: str
     about: str
     gone: bool
-    kept: int
+    stored: int
     announced_s: float | None
     due_s: float | None
 

@@ -186,7 +186,7 @@ class State:
         self.inspection = Inspection(
             host, self.replica, self.replication, self.committer, self._lost
         )
-        self.views = Views()
+        self.views = Views(self._shows)
         self.replica.watchers.append(self.views)
         self.own = OwnFeeds(host, identity, self.replication, trouble)
         """This node's own feeds."""
@@ -211,13 +211,16 @@ class State:
         )
         upkeep.held = self._hold > 0 and not alone
         upkeep.on_change.append(self._regroup)
-        self.replica.watchers.insert(0, group)
-        self.views.shows = group.shows
+        self.replica.watchers.insert(0, upkeep)
         async with self.replication.turn():
             await self.replica.grouped((group.charter.founder,))
             if self.own.begun:
                 await upkeep.settle()
         self._entered.set()
+
+    def _shows(self, author: PeerId, kind: str) -> bool:
+        """Return whether an author's feeds of a kind count. Outside a group, all do."""
+        return self.upkeep is None or self.upkeep.group.shows(author, kind)
 
     async def in_group(self) -> Upkeep:
         """Wait until this node is in a private group, and return the group's upkeep."""

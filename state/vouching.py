@@ -9,7 +9,7 @@ import trio
 from ..transport.guard import Guard
 from ..transport.host.seam import Host
 from ..transport.identity import PeerId, public_key_of
-from ..transport.rates import Bucket, Rate
+from ..transport.rates import Rate, RateLimiter
 from . import defaults
 from .errors import FeedFull
 from .feeds.writer import Value
@@ -45,7 +45,7 @@ class Vouching:
         """Keep the fact up to date, until cancelled."""
         seen: dict[PeerId, float] = {}
         vouched: list[PeerId] = []
-        pace = Bucket(Rate(*defaults.VOUCH_CHANGES), self._host.now())
+        pace = RateLimiter(Rate(*defaults.VOUCH_CHANGES), self._host.now())
         await trio.sleep(defaults.VOUCH_LOOK)  # nodes that start together all send news at first
         while True:
             await self._until_vouching()

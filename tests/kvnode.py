@@ -54,7 +54,7 @@ async def obey(node: Node, do: str, blocks: int, fork: int = 0) -> dict[str, Any
         return {"key": key_text(wanted.key)}
     found = await node.kv.longest(wanted, LAYERS)
     return {
-        "holders": {each.peer: each.chunks for each in found.providers},
+        "providers": {each.peer: each.chunks for each in found.providers},
         "rounds": found.rounds,
         "asked": [step.contact.peer for step in found.lookup.path] if found.lookup else [],
     }

@@ -130,7 +130,7 @@ OWN = {
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
     "node/resumable.py": {"self._generate"},  # guards itself
-    "node/http/server.py": {"self._backend.kept.run", "client.pump"},
+    "node/http/server.py": {"self._backend.resumable.run", "client.pump"},
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
         "compute.grouping.run", "base.credentials.run", "compute.interest.run",

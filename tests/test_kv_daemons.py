@@ -51,12 +51,12 @@ def test_the_longest_prefix_between_daemons(nodes: Callable[..., KvNode], tmp_pa
 
     def all_found() -> bool:
         found.update(asker.do("longest", BLOCKS))
-        return bool(found["holders"] == expected)
+        return bool(found["providers"] == expected)
 
     until(all_found)
     assert 1 <= found["rounds"] <= ROUNDS
     assert 0 < len(found["asked"]) == len(set(found["asked"])), "each node is asked once"
-    assert next(iter(found["holders"])) == whole.peer
+    assert next(iter(found["providers"])) == whole.peer
 
     with daemons() as start:
         plain = start(tmp_path / "plain", "--bootstrap", whole.address, "--no-lan", torch=False)
@@ -74,6 +74,6 @@ def test_the_longest_prefix_between_daemons(nodes: Callable[..., KvNode], tmp_pa
 
         whole.do("withdraw", BLOCKS)
         until(lambda: whole.peer not in seen())
-    until(lambda: asker.do("longest", BLOCKS)["holders"] == {part.peer: 300, short.peer: 7})
+    until(lambda: asker.do("longest", BLOCKS)["providers"] == {part.peer: 300, short.peer: 7})
     part.kill()  # its record stays until it expires, but no node serves it
-    until(lambda: asker.do("longest", BLOCKS)["holders"] == {short.peer: 7})
+    until(lambda: asker.do("longest", BLOCKS)["providers"] == {short.peer: 7})

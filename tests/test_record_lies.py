@@ -193,7 +193,7 @@ def what_is_acknowledged_is_not_lost_where_one_swallows_it(world: World) -> None
 
         def kept(root: str = root) -> int:
             own = holder.ask("dht")["own"]
-            return next((each["kept"] for each in own if each["about"] == root), 0)
+            return next((each["stored"] for each in own if each["about"] == root), 0)
 
         world.until(lambda store=store: kept() == COUNT - 1 + (store == "keep"))  # type: ignore[misc]
         assert foe.do("counts")["store"] > before, "it was told too"
@@ -207,7 +207,9 @@ def what_is_acknowledged_is_not_lost_where_one_swallows_it(world: World) -> None
     assert search["took_ms"] < LATE_MS
     address = world.peers[1]  # it is announced late, because members already know it
     world.until(
-        lambda: any(each["about"] == address and each["kept"] for each in holder.ask("dht")["own"]),
+        lambda: any(
+            each["about"] == address and each["stored"] for each in holder.ask("dht")["own"]
+        ),
         120.0,
     )
     holder.kill()

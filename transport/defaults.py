@@ -84,6 +84,10 @@ leave together with it.
 """
 PING_S: Final = 30.0
 """The longest time between measurements of a busy link's round trip, in seconds."""
+EASE_S: Final = 1.0
+"""A tick that an arriving ping or pong makes needless is put off if the next one is due this much
+later, in seconds. A smaller gain would not be worth the new timer.
+"""
 DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
 """A connection with frames in flight is pinged after a silence of `DOUBT_S` seconds plus

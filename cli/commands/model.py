@@ -233,7 +233,7 @@ def _show_rows(answer: "messages.ShownModel") -> list[tuple[str, str]]:
     for other in (answer.others or ())[:SHOWN]:
         named = render.safe(other.name, 160)
         rows.append(("also means", f"{named}, {pull.vouched(other.vouchers)}"))
-    for holder in answer.holders:
+    for holder in answer.providers:
         rows.append(("served by", f"{render.short(holder.peer)} {_span(holder)}"))
     if answer.missing:
         rows.append(("missing", render.sentence(answer.missing)))

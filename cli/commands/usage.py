@@ -43,7 +43,7 @@ def usage(data: Path, as_json: bool) -> None:
         return
     rows = answer.usage
     if not rows:
-        click.echo(NOTHING if answer.kept else NOT_KEPT)
+        click.echo(NOTHING if answer.stores else NOT_KEPT)
         return
     own = answer.own
     click.echo("used, as reported by the providers:")
@@ -53,7 +53,7 @@ def usage(data: Path, as_json: bool) -> None:
     click.echo(_table(("NODE",), rows, lambda row: (_peer(row.provider, own),), checked))
     if answer.more:
         click.echo(f"and {answer.more} more sums")
-    if not answer.kept:
+    if not answer.stores:
         click.echo(NOT_KEPT)
 
 

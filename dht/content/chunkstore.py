@@ -4,9 +4,9 @@ Every method blocks: call it through `Host.offload`. A file is written whole or 
 (`Files.write`). Bytes are verified when they are stored and again when they are read. A file name
 consists of 64 hex digits, so a name that a peer sends cannot refer to any other place on the disk.
 
-A fetch first stages its chunks: it writes them to files with temporary names. `settle` then makes
-many of them durable together and renames them. After a crash, `open` verifies the chunks that were
-still staged, and stores those that are valid.
+A fetch first stages its chunks: it writes them to files with temporary names, directly in the
+store's folder. `settle` then makes many of them durable together and moves them. After a crash,
+`open` verifies the chunks that were still staged, and stores those that are valid.
 """
 
 import errno
@@ -74,11 +74,11 @@ class ChunkStore:
         folder = self._folder
         try:
             self._files.make_folder(folder)
+            self._take_up()
             for folder in self._there():
-                self._take_up(folder)
                 remove_leftovers(self._files, folder)
-                self.used_bytes += sum(entry.size for entry in self._files.list(folder))
                 self._folders.add(folder)
+            self.used_bytes = self.used()
         except OSError as error:
             raise unwritable(folder, error) from error
         self.settle()
@@ -104,12 +104,12 @@ class ChunkStore:
 
     # Threads update `used_bytes` without a lock; `open` corrects the error at the next start.
 
-    def _take_up(self, folder: Path) -> None:
+    def _take_up(self) -> None:
         """Register the valid staged files of an earlier process, and remove the others."""
-        for entry in self._files.list(folder):
+        for entry in self._files.list(self._folder):
             if not (entry.name.startswith(".") and entry.name.endswith(_STAGED)):
                 continue
-            digest, path = entry.name[1:65], folder / entry.name
+            digest, path = entry.name[1:65], self._folder / entry.name
             data = self._files.read_range(path, 0, CHUNK + 1)
             if digest not in self._staged and hashlib.sha256(data).hexdigest() == digest:
                 self._staged[digest] = path
@@ -178,8 +178,7 @@ class ChunkStore:
         if self._files.size(path) == len(data) and self._holds(path, data):
             return False
         self.require_space(len(data))
-        self._make_folder_of(path)
-        staged = path.with_name(f".{digest}.{next(self._stagings)}{_STAGED}")
+        staged = self._folder / f".{digest}.{next(self._stagings)}{_STAGED}"
         try:
             self._files.stage(staged, data)
         except OSError as error:
@@ -207,6 +206,7 @@ class ChunkStore:
         except OSError as error:
             raise _refused(self._files, self._folder, 0, error) from error
         for digest, staged in batch.items():
+            self._folders.add(self.path(digest).parent)
             if self._staged.get(digest) == staged:
                 del self._staged[digest]
 
@@ -346,7 +346,8 @@ class ChunkStore:
 
     def used(self) -> int:
         """Count the bytes of all chunks by listing the folders, and return the sum."""
-        return sum(entry.size for folder in self._there() for entry in self._files.list(folder))
+        folders = (self._folder, *self._there())
+        return sum(entry.size for folder in folders for entry in self._files.list(folder))
 
 
 def write(files: Files, path: Path, data: bytes | memoryview) -> None:

@@ -8,7 +8,7 @@ always has a manifest.
 import difflib
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,8 @@ class Library:
         self._manifests: dict[str, Manifest] = {}
         self._contents: dict[str, Content] = {}  # root -> content, for cached manifests
         self.usage = RootUses(host, folder / "usage.json")
+        self.withheld: dict[str, Container[str]] = {}
+        """Chunks (by root) that are not served while this node checks that peers have replicas."""
         self.blobs = Blobs(host, folder / "blobs", self.store)
 
     async def open(self) -> None:

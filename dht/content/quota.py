@@ -6,7 +6,7 @@ may have no other replica in the swarm is evicted only if nothing else frees eno
 claim to have a replica counts only after the peer has proven it.
 """
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,8 +34,8 @@ class QuotaInventory(Protocol):
         """Return the other peers that claim to have a root."""
         ...
 
-    def in_use(self) -> Container[str]:
-        """Return the roots that must not be evicted now."""
+    def in_use(self) -> Collection[str]:
+        """Return the roots that must not be evicted now, besides those that are being fetched."""
         ...
 
     def evicted(self, root: str) -> None:
@@ -211,9 +211,13 @@ class Quota:
                 await self._evict(root)
                 raise QuotaFull(FILES_MOST, needed, FILES_MOST - needed + lacking)
 
+    def _in_use(self) -> frozenset[str]:
+        """Return the roots that are being fetched or used for something else."""
+        return frozenset((*self._inventory.in_use(), *self._library.usage.fetching))
+
     def _passing(self) -> list[str]:
         """Return the models that are stored only to build prompts and may be evicted."""
-        library, in_use = self._library, self._inventory.in_use()
+        library, in_use = self._library, self._in_use()
         return [
             root
             for root in sorted(library.usage.passing)
@@ -252,7 +256,7 @@ class Quota:
 
     async def _candidates(self) -> list[StoredRoot]:
         """Return the roots that may be evicted now, without knowledge of their replicas."""
-        library, in_use = self._library, self._inventory.in_use()
+        library, in_use = self._library, self._in_use()
         found = []
         # A default limit evicts nothing that the owner requested by name. Such content may
         # exceed the limit, and the next small file would then evict it.
@@ -295,7 +299,7 @@ class Quota:
         Raises ModelError `in-use` if the root is being served or fetched.
         """
         async with self._deciding:
-            if root in self._inventory.in_use():
+            if root in self._in_use():
                 raise ModelError("in-use", f"{root[:16]} is being served or fetched")
             await self._evict(root)
 

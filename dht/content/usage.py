@@ -4,7 +4,9 @@ A root that is not listed was added by the owner, and is never evicted automatic
 lost or damaged, all content counts as added by the owner.
 """
 
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...transport.host.seam import Host
@@ -25,6 +27,8 @@ class RootUses:
         self.fetched: dict[str, float] = {}
         self.passing: set[str] = set()
         """Fetched models of which this node needs only the files that build prompts."""
+        self.fetching: Counter[str] = Counter()
+        """Roots that are being fetched now, each with the number of its fetches."""
         self.asked: set[str] = set()
         """Fetched roots that the owner requested by name. They are evicted only to keep a limit
         that the owner has set, never to keep a default limit."""
@@ -53,6 +57,16 @@ class RootUses:
         if root in self.fetched:
             self.fetched[root] = self._host.wall()
             self._changed = True
+
+    @contextmanager
+    def fetch(self, root: str) -> Iterator[None]:
+        """Count a root as being fetched during the block, so that it is not evicted."""
+        self.fetching[root] += 1
+        try:
+            yield
+        finally:
+            self.fetching[root] -= 1
+            self.fetching += Counter()  # drops the entries at zero
 
     async def note_fetched(self, root: str) -> None:
         """Record that a root was fetched, and save the file. Raises NotEnoughDisk or ModelError."""

@@ -14,7 +14,6 @@ import trio
 from ...transport.errors import CallRefused, LinkClosed
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
-from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Reply
 from ..content import tree
@@ -24,9 +23,9 @@ from ..content.manifest import Manifest, is_digest
 from ..content.quota import Quota
 from ..content.tree import Tree
 from ..defaults import MANIFEST_LIMIT, MANIFEST_PIECE, MANIFEST_TIMEOUT, MANIFESTS_AT_ONCE, PATIENCE
-from ..errors import FetchFailed, ModelError, NotEnoughDisk
+from ..errors import FetchFailed, ModelError
 from .announcing import Announcer
-from .fetch import Fetch, FetchGoal, FetchReport
+from .fetch import DEFAULT_TERMS, Fetch, FetchGoal, FetchReport, FetchTerms
 from .obtaining import Obtaining
 from .parts import ExchangeParts
 from .peersource import PeerSource
@@ -40,16 +39,12 @@ _LIES: Final = ("bad-manifest", "bad-blob")
 dropped."""
 
 
-def _unreported(peer: PeerId, digest: str) -> None:
-    """Do nothing about a peer that sent wrong bytes. This is the default `on_liar`."""
-
-
 class ChunkExchange:
     """Server and client of content: serves `library` to peers, and fetches content into it.
 
     Requests of the peers of `endpoint` are answered as soon as the object is constructed.
-    `on_liar(peer, digest)` is called when a peer has sent bytes that do not match the digest.
-    `swarm` finds providers beyond the linked peers, and announces this node as a provider.
+    `swarm` finds providers beyond the linked peers, and announces this node as a provider. `quota`
+    evicts content to make space for fetches; without it, nothing is evicted.
     """
 
     def __init__(
@@ -58,36 +53,21 @@ class ChunkExchange:
         endpoint: Switchboard,
         library: Library,
         *,
-        on_liar: Callable[[PeerId, str], None] = _unreported,
         swarm: Swarm | None = None,
         guard: Guard | None = None,
+        quota: Quota | None = None,
     ) -> None:
         """Register the handlers of requests and link events at `endpoint`."""
         self._host = host
         self._library = library
-        self._parts = ExchangeParts(
-            host, endpoint, library, swarm or Swarm(), on_liar, guard or Guard()
-        )
-        self._quota: Quota | None = None
+        self._parts = ExchangeParts(host, endpoint, library, swarm or Swarm(), guard or Guard())
+        self._quota = quota
         self.provider = Provider(host, endpoint, library)
         self._fetches: dict[str, list[Fetch]] = {}
         endpoint.handle("blob.news", self._on_news)
         self._obtaining: dict[Obtaining, None] = {}  # manifests and trees
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
-
-    @property
-    def swarm(self) -> Swarm:
-        """The functions that find providers, and announce this node as one."""
-        return self._parts.swarm
-
-    def use_quota(self, quota: Quota) -> None:
-        """Register the quota that evicts content to make space for fetches.
-
-        A quota asks peers for proofs through this exchange, and is therefore created after it.
-        Without a quota, nothing is evicted.
-        """
-        self._quota = quota
 
     def _on_news(self, call: Call) -> Reply:
         """Handle `blob.news`, in which a peer says which new chunks it has."""
@@ -97,7 +77,7 @@ class ChunkExchange:
 
     def fetching(self) -> frozenset[str]:
         """Return the roots that are being fetched."""
-        return frozenset(self._fetches)
+        return frozenset(self._library.usage.fetching)
 
     async def announce(self, root: str) -> None:
         """Announce to the swarm which chunks of a root are stored here.
@@ -231,23 +211,20 @@ class ChunkExchange:
         digests: Sequence[str],
         peers: Peers,
         progress: Progress | None = None,
-        *,
-        patience: float = PATIENCE,
-        on_full: Callable[[NotEnoughDisk], None] | None = None,
-        asked: bool = False,
+        terms: FetchTerms = DEFAULT_TERMS,
     ) -> FetchReport:
         """Fetch and store those of `digests` that are not on disk.
 
         The manifest or tree of `root` must be on this disk. `peers` is called repeatedly. A peer
-        that has no chunk yet is asked again later. If the disk fills up during the fetch, `on_full`
-        is called, and the fetch continues once there is space. If `on_full` is None, the fetch
-        fails instead. `asked` means that the owner requested this content by name, so it may exceed
-        a default quota.
+        that has no chunk yet is asked again later. If the disk fills up during the fetch,
+        `terms.on_full` is called, and the fetch continues once there is space. `progress` receives
+        the bytes that are here, and those of all `digests`.
 
-        Raises NotEnoughDisk if the chunks do not fit (those that were stored stay), FetchFailed
-        `no-source` after `patience` seconds without a new chunk, and ModelError: `unknown-model` or
-        `unknown-blob` if this node lacks the manifest or tree, `not-of-model` or `not-of-blob` if
-        the root does not have one of the chunks.
+        Raises QuotaFull if not enough can be evicted, NotEnoughDisk if the chunks do not fit on
+        the disk (those that were stored stay), FetchFailed `no-source` after `terms.patience`
+        seconds without a new chunk, and ModelError: `unknown-model` or `unknown-blob` if this node
+        lacks the manifest or tree, `not-of-model` or `not-of-blob` if the root does not have one of
+        the chunks.
         """
         content = await self._library.content(root)
         sizes = content.chunks
@@ -259,74 +236,51 @@ class ChunkExchange:
         missing = await self._host.offload(store.missing, digests)
         wanted = {digest: sizes[digest] for digest in missing}
         self._library.usage.note_used(root)
-        await self._make_room(root, sum(wanted.values()), asked=asked)
-        if on_full is None:
-            await self._host.offload(store.require_space, sum(wanted.values()))
-        total = sum(sizes[digest] for digest in dict.fromkeys(digests))
-        done = total - sum(wanted.values())
+        with self._library.usage.fetch(root):
+            if self._quota is not None:
+                await self._quota.evict_for(sum(wanted.values()), asked=terms.asked)
+            if terms.on_full is None:
+                await self._host.offload(store.require_space, sum(wanted.values()))
+            total = sum(sizes[digest] for digest in dict.fromkeys(digests))
+            done = total - sum(wanted.values())
 
-        def on_chunk(size: int) -> None:
-            nonlocal done
-            done += size
-            if progress is not None:
-                progress(done, total)
+            def on_chunk(size: int) -> None:
+                nonlocal done
+                done += size
+                if progress is not None:
+                    progress(done, total)
 
-        on_chunk(0)
-        # Hashing and sorting all digests would block the event loop.
-        transfer = await self._host.offload(Transfer, wanted, self._host.entropy(16))
-        goal = FetchGoal(content, wanted, peers, patience, on_chunk, on_full)
-        fetch = Fetch(self._parts, goal, transfer, self.provider.notify)
-        self._fetches.setdefault(root, []).append(fetch)
-        try:
-            return await fetch.run()
-        except ModelError as error:
-            if error.code in _LIES and self._quota is not None:
-                await self._quota.drop(root)
-            raise
-        finally:
-            self._fetches[root].remove(fetch)
-            if not self._fetches[root]:
-                del self._fetches[root]
-
-    async def _make_room(self, root: str, needed: int, *, asked: bool) -> None:
-        """Evict content for the chunks of a root, but not that root.
-
-        Raises QuotaFull if that is impossible.
-        """
-        if self._quota is None:
-            return
-        self._fetches.setdefault(root, [])  # so `root` is in use
-        try:
-            await self._quota.evict_for(needed, asked=asked)
-        finally:
-            if not self._fetches.get(root, True):
-                del self._fetches[root]
+            on_chunk(0)
+            # Hashing and sorting all digests would block the event loop.
+            transfer = await self._host.offload(Transfer, wanted, self._host.entropy(16))
+            goal = FetchGoal(content, wanted, peers, on_chunk, terms)
+            fetch = Fetch(self._parts, goal, transfer, self.provider.notify)
+            self._fetches.setdefault(root, []).append(fetch)
+            try:
+                return await fetch.run()
+            except ModelError as error:
+                if error.code in _LIES and self._quota is not None:
+                    await self._quota.drop(root)
+                raise
+            finally:
+                self._fetches[root].remove(fetch)
+                if not self._fetches[root]:
+                    del self._fetches[root]
 
     async def fetch_blob(
         self,
         root: str,
         peers: Peers,
         progress: Progress | None = None,
-        *,
-        patience: float = PATIENCE,
-        on_full: Callable[[NotEnoughDisk], None] | None = None,
-        asked: bool = False,
+        terms: FetchTerms = DEFAULT_TERMS,
     ) -> FetchReport:
         """Fetch the tree of the blob `root`, then its chunks.
 
         Raises the errors of `fetch_tree` and `fetch`.
         """
-        await self.fetch_tree(root, peers, patience=patience)
+        await self.fetch_tree(root, peers, patience=terms.patience)
         content = await self._library.content(root)
-        return await self.fetch(
-            root,
-            content.order,
-            peers,
-            progress,
-            patience=patience,
-            on_full=on_full,
-            asked=asked,
-        )
+        return await self.fetch(root, content.order, peers, progress, terms)
 
 
 def _check_root(root: str) -> None:

@@ -44,7 +44,7 @@ class Obtaining:
     """Download of several objects of one content.
 
     A peer that delivered an object is the first one that is asked for the next. A peer that sent
-    wrong bytes is reported to `on_liar` and never asked again.
+    wrong bytes is reported to `Swarm.on_liar` and never asked again.
     """
 
     def __init__(self, parts: ExchangeParts, peers: Peers) -> None:
@@ -52,7 +52,7 @@ class Obtaining:
         self._guard = parts.guard
         self._switchboard = parts.switchboard
         self._peers = peers
-        self._on_liar = parts.on_liar
+        self._on_liar = parts.swarm.on_liar
         self._liars: set[PeerId] = set()
         self._failures: Counter[PeerId] = Counter()
         self._scopes: dict[trio.CancelScope, PeerId] = {}

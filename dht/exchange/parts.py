@@ -1,11 +1,9 @@
 """Objects of a node that all its fetches share, such as its library and its guard."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
-from ...transport.identity import PeerId
 from ..content.library import Library
 from .switchboard import Swarm, Switchboard
 
@@ -18,6 +16,4 @@ class ExchangeParts:
     switchboard: Switchboard
     library: Library
     swarm: Swarm
-    on_liar: Callable[[PeerId, str], None]
-    """Called with a peer that has sent wrong bytes, and with the digest that they do not match."""
     guard: Guard

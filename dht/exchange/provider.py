@@ -6,7 +6,7 @@ the swarm.
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -83,8 +83,6 @@ class Provider:
         self._host = host
         self._endpoint = endpoint
         self._library = library
-        self.withheld: dict[str, Container[str]] = {}
-        """Chunks (by root) that are not served while this node checks that peers have replicas."""
         self._guests: dict[PeerId, _Guest] = {}
         # root -> (time, packed ranges): the cached replies to `blob.have`
         self._have: dict[str, tuple[float, bytes]] = {}
@@ -190,7 +188,7 @@ class Provider:
         digest, root = asked.digest, asked.spare
         if root is not None and await self._is_spared(root, digest, call.peer):
             return Refusal("given", "this node has just given the chunk to another peer")
-        if any(digest in chunks for chunks in self.withheld.values()):
+        if any(digest in chunks for chunks in self._library.withheld.values()):
             return Refusal("busy", "the chunk may be evicted here")
         guest = self._guests.setdefault(call.peer, _Guest())
         if guest.requests >= SERVE_WAITING:

@@ -26,7 +26,6 @@ from ..content.content import Content
 from ..content.library import Library
 from ..errors import ModelError
 from ..records.contact import met_at
-from .provider import Provider
 
 T = TypeVar("T")
 
@@ -41,7 +40,6 @@ class Proving:
         self,
         host: Host,
         library: Library,
-        provider: Provider,
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
         guard: Guard | None = None,
@@ -49,7 +47,6 @@ class Proving:
         self._guard = guard or Guard()
         self._host = host
         self._library = library
-        self._holder = provider
         self._connect = connect
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
@@ -63,7 +60,7 @@ class Proving:
             content = await self._library.content(root)
         except ModelError:
             return 0
-        self._holder.withheld[root] = content.chunks
+        self._library.withheld[root] = content.chunks
         here = await self._host.offload(self._here, content)
         proof = _Proof(
             self._drawn(here, defaults.PROOF_CHUNKS),
@@ -88,7 +85,7 @@ class Proving:
 
     def finish(self) -> None:
         """Serve all content again, after the decision about the eviction."""
-        self._holder.withheld.clear()
+        self._library.withheld.clear()
 
     async def _ask_on(self, proof: "_Proof") -> None:
         """Challenge waiting peers, one after the other, until enough networks are proven."""

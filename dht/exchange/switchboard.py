@@ -69,6 +69,10 @@ def _no_withdrawal(_root: str) -> None:
     """Do nothing. This is the default `Swarm.withdraw`."""
 
 
+def _no_report(_peer: PeerId, _digest: str) -> None:
+    """Do nothing. This is the default `Swarm.on_liar`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Swarm:
     """Functions that find providers, dial them, and announce this node as a provider.
@@ -78,10 +82,11 @@ class Swarm:
     when the number of chunks stored here has changed much. `size` and `chunks` describe the whole
     content, in bytes and chunks. `ranges` are the stored chunks, encoded by `pack_ranges`
     (`ranges.py`), or None if all are stored. `withdraw(root)` is called when none is stored any
-    more.
+    more. `on_liar(peer, digest)` is called when a peer has sent bytes that do not match the digest.
     """
 
     providers: Callable[[str], Awaitable[Sequence[PeerId]]] = _no_providers
     connect: Callable[[PeerId], Awaitable[object]] = _no_dial
     announce: Callable[[str, int, int, bytes | None], None] = _no_announcement
     withdraw: Callable[[str], None] = _no_withdrawal
+    on_liar: Callable[[PeerId, str], None] = _no_report

@@ -40,7 +40,7 @@ class OwnRecord:
     due: float  # when to announce it next
     stale: bool = False  # it must be sealed again before it is announced
     announced: float | None = None  # end of the last announcement of this content
-    kept: int = 0  # nodes that acknowledged the last announcement
+    stored: int = 0  # nodes that acknowledged the last announcement
     tries: int = 0  # announcements in a row that too few nodes acknowledged
     patient: bool = False  # it is announced in the background, with few dials
     walking: bool = False  # it is being announced now
@@ -62,7 +62,7 @@ class OwnRecord:
             key=key_text(record.key),
             about=_about(record.body),
             gone=record.gone,
-            kept=self.kept,
+            stored=self.stored,
             announced_s=None if self.announced is None else now - self.announced,
             due_s=None if self.due == inf else self.due - now,
         )
@@ -229,16 +229,18 @@ class OwnRecords:
             self.changed += 1
         return own.record.sealed
 
-    def kept(self, record: Record, nodes: int) -> None:
+    def stored(self, record: Record, nodes: int) -> None:
         """Record how many nodes have acknowledged a record in the present announcement."""
         own = self._get(record.key, record.slot)
         if own is not None and own.record is record:
-            own.kept = nodes
+            own.stored = nodes
 
-    def announced(self, own: OwnRecord, kept: int, wanted: int, now: float, jitter: float) -> None:
+    def announced(
+        self, own: OwnRecord, stored: int, wanted: int, now: float, jitter: float
+    ) -> None:
         """Record the result of an announcement, and schedule the next one.
 
-        `kept` of `wanted` nodes acknowledged the record. `jitter`, a random number from 0 to 1,
+        `stored` of `wanted` nodes acknowledged the record. `jitter`, a random number from 0 to 1,
         shortens the interval a little.
         """
         current = self._get(*own.slot)
@@ -248,8 +250,8 @@ class OwnRecords:
             if current is not None and current.patient:
                 current.due = max(current.due, self._rested(current))
             return
-        own.announced, own.kept = now, kept
-        if kept >= max(1, wanted * defaults.ENOUGH_KEPT):
+        own.announced, own.stored = now, stored
+        if stored >= max(1, wanted * defaults.ENOUGH_KEPT):
             own.tries, own.fresh = 0, False
             own.stale = not own.record.gone
             if own.record.gone:

@@ -25,12 +25,12 @@ from .walk import KnownNodes, Walk
 class PublishReport:
     """Result of waiting for announcements.
 
-    `records` is the number of records that were waited for, `kept_least` the fewest nodes that
+    `records` is the number of records that were waited for, `stored_least` the fewest nodes that
     acknowledged one of them, and `done` whether all were announced in time.
     """
 
     records: int
-    kept_least: int
+    stored_least: int
     done: bool
 
 
@@ -133,14 +133,14 @@ class Publishing:
 
         def done() -> bool:
             return all(
-                own.announced is not None or (kept is not None and own.kept >= kept)
+                own.announced is not None or (kept is not None and own.stored >= kept)
                 for own in waited
             )
 
         with trio.move_on_after(timeout):
             while not done():
                 await self._progress.wait()
-        return PublishReport(len(waited), min((own.kept for own in waited), default=0), done())
+        return PublishReport(len(waited), min((own.stored for own in waited), default=0), done())
 
     def _tell(self) -> None:
         """Wake the tasks that wait for progress."""
@@ -263,7 +263,7 @@ class Publishing:
         else:
             walk.stored(query, codes, self._host.now())
             for record in query.records:
-                self._records.kept(record, len(walk.results[record.place].kept))
+                self._records.stored(record, len(walk.results[record.place].kept))
             self._tell()
         waker.event.set()
 

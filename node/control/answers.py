@@ -62,7 +62,7 @@ class AnswerOperations:
         kept = self._answers.begin(OWNER, work) if ask.resumable else None
         if kept is None:
             return await self._generate(ask, sampling, _without_size(emit))
-        await emit(generation.AnswerKept(kept.token, sampling.seed))
+        await emit(generation.AnswerResumable(kept.token, sampling.seed))
         return await self._answers.follow(kept, 0, emit)
 
     async def resume(self, ask: generation.Resume, emit: Emit) -> generation.GeneratedText:

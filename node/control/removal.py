@@ -12,7 +12,7 @@ from ...dht.content.library import Library
 from ...dht.errors import ModelError
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
-from ...tasks.inference.sources import holders
+from ...tasks.inference.sources import providers
 from ...tasks.serving.slots import Slots
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
@@ -92,7 +92,7 @@ class Removal:
         that other nodes claim to hold."""
         content = self._content
         whole = await content.providers.replicas(root)
-        some = set(holders(root, self._directory)) - whole
+        some = set(providers(root, self._directory)) - whole
         return replace(
             await loss_view(self._library, root),
             freed=await content.quota.freed_by(root),

@@ -168,7 +168,7 @@ def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool)
     If `members` is empty, it is unknown whether a chain serves the model.
     """
     missing = why_not_served(members, manifest.root, manifest.layers) if members else None
-    holders = [
+    providers = [
         ServingNode(peer, layers_text(shard), shard.dtype)
         for peer, record in members.items()
         for shard in record.shards
@@ -181,7 +181,7 @@ def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool)
     )
     config = {key: manifest.config[key] for key in SHOWN_CONFIG if key in manifest.config}
     config["precision"] = _precision(manifest)
-    return extended(ShownModel, entry, holders=tuple(holders), config=config)
+    return extended(ShownModel, entry, providers=tuple(providers), config=config)
 
 
 def layers_text(shard: ShardRecord) -> str:

@@ -46,6 +46,6 @@ def new_api(
         find=find,
         owners=owners,
         refuse_when_stopping=base.refuse_when_stopping,
-        kept=ResumableAnswers(base.host, network.endpoint.guard),
+        resumable=ResumableAnswers(base.host, network.endpoint.guard),
     )
     return ApiServer(base.host, base.config.folder, base.config.api, base.health, backend)

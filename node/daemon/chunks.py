@@ -26,7 +26,6 @@ class ChunkParts:
         self.provider = ChunkProvider(base.host, network.endpoint, base.identity, store, engine)
         around = NodeFunctions(content.providers.connect, self._replicas, self._trusts)
         self.connector = ChunkConnector(base.host, own, engine, content.kv, store, around)
-        network.stage.chunks.use(self.connector)
 
     def _others(self, root: str, layers: Layers) -> Iterator[tuple[PeerId, bool]]:
         """Yield the other members that serve some of these layers of a model, and whether all."""

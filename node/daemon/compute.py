@@ -4,8 +4,9 @@ from ...dht.content.scrub import Scrub
 from ...tasks.engine.families import Architecture, architecture
 from ...tasks.engine.passes import TuningEngine
 from ...tasks.inference.embedding import encoded
-from ...tasks.inference.gateway import Gateway
+from ...tasks.inference.gateway import Finders, Gateway
 from ...tasks.inference.models import Models
+from ...tasks.inference.stage import Stage
 from ...tasks.jobs.services import RowServices
 from ...tasks.tuning.chain.chains import TuningChains
 from ...tasks.tuning.scoring import Scorer
@@ -20,7 +21,7 @@ from .network import NetworkParts
 from .serving import ServingParts
 from .sharing import SharingParts
 from .work.jobs import Working
-from .work.moving import Trainers
+from .work.tools import Computing
 
 
 class ComputeParts:
@@ -29,24 +30,21 @@ class ComputeParts:
     def __init__(self, base: Base, network: NetworkParts, content: ContentParts) -> None:
         host, directory, endpoint = base.host, network.directory, network.endpoint
         self._base, self._network, self._content = base, network, content
-        self.stage = network.stage
+        self.chunks = ChunkParts(base, network, content, base.engine) if base.engine else None
+        self.stage = Stage(
+            host, network.courier, base.engine,
+            table=network.shards, adapters=content.adapter_files,
+            connector=None if self.chunks is None else self.chunks.connector,
+        )  # fmt: skip
         self.models = self._new_models()
         self.interest = StateInterest(base, directory, network.state)
         self.interest.look()
-        seeking = Seeking(
-            host, network.discovery.dht, directory, content.providers, self.interest.look,
-            endpoint.guard,
-        )  # fmt: skip
-        self.gateway = Gateway(
-            host, network.courier, directory, self.models,
-            seek=seeking.seek, find_adapter=content.adapter_files.named, expect=self.stage.hold,
-        )  # fmt: skip
-        self.sharing = SharingParts(base, network, content, self.gateway)
-        self.chunks = ChunkParts(base, network, content, base.engine) if base.engine else None
-        self.serving = ServingParts(base, network, content, self.gateway).slots
+        self.gateway = self._new_gateway()
+        self.sharing = SharingParts(base, network, content, self.stage.meter, self.gateway)
+        self.serving = ServingParts(base, network, content, self.stage, self.gateway).slots
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
-            self.bar, self.interest.look,
+            self._regrouped,
         )  # fmt: skip
         able = base.engine if isinstance(base.engine, TuningEngine) else None
         self.tuning_stage = TuningStage(
@@ -56,8 +54,8 @@ class ComputeParts:
         read = content.adapter_files.read
         scorer = Scorer(self.models.use, encoded, self.tuning.chain, read)
         services = RowServices(self.gateway, scorer)
-        trainers = Trainers(self.tuning, self.arch_of)
-        self.working = Working(base, network, content, services, self.serving, trainers)
+        computing = Computing(services, self.stage, self.serving, self.tuning, self.arch_of)
+        self.working = Working(base, network, content, computing)
         self.scrub = Scrub(
             host,
             base.library,
@@ -71,10 +69,11 @@ class ComputeParts:
         """Return the architecture of a model, whose manifest may have to be fetched first."""
         return architecture((await self._content.sources.manifest(root)).config)
 
-    def bar(self, why: str | None) -> None:
-        """Serve and share nothing while `why` is not None."""
+    def _regrouped(self, why: str | None) -> None:
+        """Serve and share nothing while `why` is not None, and store what the role requires."""
         self.serving.bar(why)
         self.sharing.sharing.bar(why)
+        self.interest.look()
 
     def _new_models(self) -> Models:
         base = self._base
@@ -83,6 +82,17 @@ class ComputeParts:
             self._content.sources,
             memory=lambda: base.capacity.memory_bytes - self.serving.loaded_bytes,
         )
+
+    def _new_gateway(self) -> Gateway:
+        network, content, directory = self._network, self._content, self._network.directory
+        seeking = Seeking(
+            self._base.host, network.discovery.dht, directory, content.providers,
+            self.interest.look, network.endpoint.guard,
+        )  # fmt: skip
+        return Gateway(
+            self._base.host, network.courier, directory, self.models,
+            finders=Finders(seeking.seek, content.adapter_files.named), expect=self.stage.hold,
+        )  # fmt: skip
 
     def _is_idle(self) -> bool:
         """Return whether no session is open here and nothing is being fetched."""

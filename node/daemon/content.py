@@ -7,7 +7,7 @@ from ...dht.kv.index import KvIndex
 from ...tasks.adapters.adapters import Adapters
 from ...tasks.adapters.files import AdapterFiles
 from ...tasks.inference.sources import ModelSources
-from ..models.inventory import Inventory
+from ..models.inventory import AnnouncedRoots, Inventory
 from ..models.names import names_of
 from ..models.providers import Providers
 from ..settings.applying import disk_of
@@ -26,23 +26,18 @@ class ContentParts:
         self.providers = Providers(host, dht, network.dialer)
         self.names = names_of(dht, base.library, directory, network.state.views.models)
         self.kv = KvIndex(host, endpoint, dht, connect=self.providers.connect, guard=guard)
-        self.exchange = ChunkExchange(
-            host, endpoint, base.library, swarm=self.providers.swarm, guard=guard
-        )
-        inventory = self.inventory = Inventory(
-            base.library, self.exchange, directory, endpoint, self.providers, base.health, base.say
-        )
-        proof = Proving(
-            host, base.library, self.exchange.provider, connect=self.providers.connect, guard=guard
-        )
+        self.announced = AnnouncedRoots(directory, self.providers, base.say)
+        proof = Proving(host, base.library, connect=self.providers.connect, guard=guard)
         self.quota = Quota(
-            host,
-            base.library,
-            disk_of(host, base.config, base.library),
-            inventory,
-            proof,
+            host, base.library, disk_of(host, base.config, base.library), self.announced, proof
         )
-        self.exchange.use_quota(self.quota)
+        self.exchange = ChunkExchange(
+            host, endpoint, base.library,
+            swarm=self.providers.swarm, guard=guard, quota=self.quota,
+        )  # fmt: skip
+        inventory = self.inventory = Inventory(
+            base.library, self.exchange, directory, endpoint, base.health, base.say
+        )
         self.embedded = EmbeddedModel(host, base.library, directory, self.inventory, base.health)
         self.sources = ModelSources(
             base.library,
@@ -54,6 +49,6 @@ class ContentParts:
             guard=guard,
         )
         adapters = self.adapters = Adapters(host, base.library, base.config.folder.library)
-        files = AdapterFiles(host, adapters, self.exchange, self.sources, linked=inventory.linked)
-        self.adapter_files = files
-        network.stage.use_adapters(files)
+        self.adapter_files = AdapterFiles(
+            host, adapters, self.exchange, self.sources, linked=inventory.linked
+        )

@@ -11,7 +11,7 @@ import trio
 from ...dht.content.library import Library
 from ...dht.errors import ModelError
 from ...state.directory import Directory
-from ...tasks.inference.sources import holders
+from ...tasks.inference.sources import providers
 from ...transport.host.seam import Host
 from .. import defaults
 from ..health import Health
@@ -95,7 +95,7 @@ class EmbeddedModel:
         """
         if self._library.names().get(defaults.EMBEDDED_MODEL) != root:
             return
-        if holders(root, self._directory):
+        if providers(root, self._directory):
             return
         if await self._host.offload(self._library.store.missing, digests):
             await self._library.restore(embedded_folder(), root)

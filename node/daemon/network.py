@@ -1,5 +1,4 @@
-"""The parts of a daemon that communicate with peers: links, membership, state, the DHT, and the
-stage."""
+"""The parts of a daemon that communicate with peers: links, membership, state and the DHT."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from ...state.service import State
 from ...state.settings import StateSettings
 from ...tasks.engine.interface import Parts
 from ...tasks.inference.courier import Courier
-from ...tasks.inference.stage import Stage
+from ...tasks.inference.stagesessions import StageSessions
 from ...tasks.usage.paying import Payers
 from ...transport.address import Address
 from ...transport.dial.endpoint import Endpoint
@@ -34,8 +33,7 @@ from .mishaps import Mishaps
 
 
 class NetworkParts:
-    """The parts of one daemon that communicate with peers. The stage is one of them, because its
-    speed is published in the DHT."""
+    """The parts of one daemon that communicate with peers."""
 
     def __init__(self, base: Base) -> None:
         host, config, identity = base.host, base.config, base.identity
@@ -54,7 +52,8 @@ class NetworkParts:
         self.payers = Payers(self.state.views.jobs, self.endpoint.guard)
         self.directory = Listing(host, self.membership, self.state)
         self.courier = Courier(self.endpoint, self._meet)
-        self.stage = Stage(host, self.courier, base.engine)
+        self.shards = StageSessions(identity.peer)
+        """The shards that this node serves, and their sessions. Their speed is published."""
         self.discovery = Discovery(
             host, self.dialer, self.directory, base.health, config.folder,
             speed=self._speed,
@@ -107,7 +106,7 @@ class NetworkParts:
     def _speed(self, shard: ShardBody) -> float:
         """Return the decode speed of a shard of this node, in tokens per second."""
         parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
-        return self.stage.speed(shard.root, parts).tokens_per_s
+        return self.shards.speed(shard.root, parts).tokens_per_s
 
     def _where(self, peer: PeerId) -> Sequence[Address]:
         return self.directory.where(peer) or self.discovery.dht.where(peer)

@@ -4,6 +4,7 @@ model."""
 from dataclasses import replace
 
 from ...tasks.inference.gateway import Gateway
+from ...tasks.inference.stage import Stage
 from ...tasks.placement.demand import Backing
 from ...tasks.serving.asked import AskedShards
 from ...tasks.serving.interface import DeviceShare, ServingDevices, ServingSettings
@@ -19,7 +20,12 @@ class ServingParts:
     model, if it has an engine."""
 
     def __init__(
-        self, base: Base, network: NetworkParts, content: ContentParts, gateway: Gateway
+        self,
+        base: Base,
+        network: NetworkParts,
+        content: ContentParts,
+        stage: Stage,
+        gateway: Gateway,
     ) -> None:
         self._gateway = gateway
         self._witnesses = Witnesses(
@@ -28,12 +34,12 @@ class ServingParts:
         config, memory = base.config, base.capacity.memory_bytes
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
         shares = [DeviceShare(*each) for each in zip(base.engines, base.shares, strict=True)]
-        devices = ServingDevices(network.stage, shares, base.no_engine)
+        devices = ServingDevices(stage, shares, base.no_engine)
         self.slots = Slots(base.host, devices, content.sources, settings, backing=self._backing)
         if base.engine is not None:
             AskedShards(
                 base.host,
-                network.stage,
+                stage,
                 self.slots,
                 content.sources,
                 settings,

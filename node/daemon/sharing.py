@@ -13,6 +13,7 @@ from ...tasks.sharing.errors import ShareError
 from ...tasks.sharing.line import PeerStanding
 from ...tasks.sharing.offers import SharedOffer
 from ...tasks.sharing.sharing import Sharing
+from ...tasks.usage.metering import UsageMeter
 from ...transport.identity import PeerId
 from .base import Base
 from .content import ContentParts
@@ -25,7 +26,12 @@ class SharingParts:
     """The parts of one daemon for models without a root."""
 
     def __init__(
-        self, base: Base, network: NetworkParts, content: ContentParts, gateway: Gateway
+        self,
+        base: Base,
+        network: NetworkParts,
+        content: ContentParts,
+        meter: UsageMeter,
+        gateway: Gateway,
     ) -> None:
         host, directory, endpoint = base.host, network.directory, network.endpoint
         self._base = base
@@ -37,7 +43,7 @@ class SharingParts:
             guard=endpoint.guard,
             trouble=self._trouble,
         )
-        self.desk = SharingDesk(host, endpoint, self.sharing, network.stage.meter, self._standing)
+        self.desk = SharingDesk(host, endpoint, self.sharing, meter, self._standing)
         self.asking = Asking(host, endpoint, network.courier, self.desk)
         self.answering = Answering(directory, content.names, gateway.generate, self.asking)
 

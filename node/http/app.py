@@ -73,7 +73,7 @@ class ApiApp:
         self._backend = backend
         self._door = door
         self.running = 0  # answers that are being generated
-        self._kept = backend.kept
+        self._resumable = backend.resumable
         self._router = Router(
             [
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
@@ -203,14 +203,14 @@ class ApiApp:
             with taken:
                 return await self._events(request, form, note)
 
-        kept = self._kept.begin(OWNER + asked.user, work) if asked.resumable else None
+        kept = self._resumable.begin(OWNER + asked.user, work) if asked.resumable else None
         if kept is not None:
             taken.enter_context(place.pop_all())
         response = _EventResponse(send, kept.token if kept else "")
         if kept is None:
             await self._events(request, form, response.note)
         else:
-            await self._kept.follow(kept, 0, response.pass_on)
+            await self._resumable.follow(kept, 0, response.pass_on)
         await more(send, b"", last=True)
 
     async def _resume(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -222,9 +222,9 @@ class ApiApp:
                 400, "bad_event_id", "expected the id of the last event in `Last-Event-ID`"
             )
         (user, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("user", [""])
-        kept = self._kept.find(token, OWNER + user)  # what still generates it has a place already
+        kept = self._resumable.find(token, OWNER + user)
         response = _EventResponse(send, token, int(number) + 1)
-        await self._kept.follow(kept, int(number) + 1, response.pass_on)
+        await self._resumable.follow(kept, int(number) + 1, response.pass_on)
         await response.begin()
         await more(send, b"", last=True)
 

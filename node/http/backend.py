@@ -26,7 +26,7 @@ class Backend:
     """Resolves a model's name. Raises ModelError if it is unknown or ambiguous."""
     refuse_when_stopping: Callable[[], None]
     """Raises ControlError if the node is stopping."""
-    kept: ResumableAnswers[bytes, bool]
+    resumable: ResumableAnswers[bytes, bool]
     """Streamed answers, whose clients may come back."""
     owners: Callable[[], Mapping[str, str]] = dict
     """Returns the member behind each model that has no root, in words, by the model's name."""

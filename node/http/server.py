@@ -68,7 +68,7 @@ class ApiServer:
             task_status.started("")
             return
         async with listener, trio.open_nursery() as nursery:
-            await nursery.start(self._backend.kept.run)
+            await nursery.start(self._backend.resumable.run)
             self.port = int(listener.socket.getsockname()[1])
             task_status.started(self.url)
             await self._accept(listener, nursery)

@@ -1,5 +1,8 @@
 """Announces the contents of a node's library to the swarm, and handles evicted and damaged
-content."""
+content.
+
+The disk quota asks `AnnouncedRoots`. `Inventory` is built after the exchange, which uses the quota.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,14 +10,51 @@ from contextlib import suppress
 from ...dht.content.library import Library
 from ...dht.errors import ModelError
 from ...dht.exchange.exchange import ChunkExchange
+from ...dht.exchange.fetch import FetchTerms
 from ...state.defaults import MODELS
 from ...state.directory import Directory
 from ...state.membership.record import ModelName
-from ...tasks.inference.sources import holders
+from ...tasks.inference.sources import providers
 from ...transport.dial.endpoint import Endpoint
 from ...transport.identity import PeerId
 from ..health import Health
 from .providers import Providers
+
+
+class AnnouncedRoots:
+    """Roots as nodes have announced them: which others claim to have one, and which this node
+    withdraws because it was evicted or found damaged."""
+
+    def __init__(
+        self, directory: Directory, providers: Providers, say: Callable[[str], None]
+    ) -> None:
+        self._directory = directory
+        self._providers = providers
+        self._say = say
+
+    async def claims(self, root: str) -> set[PeerId]:
+        """Return the other nodes that claim to hold a root. The claims come from member records and
+        from the DHT."""
+        return {*providers(root, self._directory), *await self._providers.replicas(root)}
+
+    def in_use(self) -> frozenset[str]:
+        """Return the roots that must not be evicted because this node serves them."""
+        return frozenset(shard.root for shard in self._directory.own().shards)
+
+    def evicted(self, root: str) -> None:
+        """Withdraw the announcements of a root that was evicted or found damaged, and tell the
+        owner."""
+        self.withdraw(root)
+        self._say(f"{root[:16]} is no longer on this disk")
+
+    def withdraw(self, root: str) -> None:
+        """Withdraw the announcements of a root."""
+        own = self._directory.own()
+        self._directory.publish(
+            models=tuple(model for model in own.models if model.root != root),
+            holdings=tuple(held for held in own.holdings if held != root),
+        )
+        self._providers.withdraw(root)
 
 
 class Inventory:
@@ -26,7 +66,6 @@ class Inventory:
         exchange: ChunkExchange,
         directory: Directory,
         endpoint: Endpoint,
-        providers: Providers,
         health: Health,
         say: Callable[[str], None],
     ) -> None:
@@ -34,7 +73,6 @@ class Inventory:
         self._exchange = exchange
         self._directory = directory
         self._endpoint = endpoint
-        self._providers = providers
         self._health = health
         self._say = say
 
@@ -69,31 +107,6 @@ class Inventory:
             with suppress(ModelError):  # damaged: `announce` has reported it
                 await self._exchange.announce(root)
 
-    async def claims(self, root: str) -> set[PeerId]:
-        """Return the other nodes that claim to hold a root. The claims come from member records and
-        from the DHT."""
-        return {*holders(root, self._directory), *await self._providers.replicas(root)}
-
-    def in_use(self) -> frozenset[str]:
-        """Return the roots that must not be evicted because they are served or being fetched."""
-        served = {shard.root for shard in self._directory.own().shards}
-        return self._exchange.fetching() | served
-
-    def evicted(self, root: str) -> None:
-        """Withdraw the announcements of a root that was evicted or found damaged, and tell the
-        owner."""
-        self.withdraw(root)
-        self._say(f"{root[:16]} is no longer on this disk")
-
-    def withdraw(self, root: str) -> None:
-        """Withdraw the announcements of a root."""
-        own = self._directory.own()
-        self._directory.publish(
-            models=tuple(model for model in own.models if model.root != root),
-            holdings=tuple(held for held in own.holdings if held != root),
-        )
-        self._exchange.swarm.withdraw(root)
-
     def mended(self, again: int, lost: int) -> None:
         """Report the result of a repair. `again` is the number of damaged chunks that were fetched
         again, and `lost` the number of those that no node had."""
@@ -111,7 +124,7 @@ class Inventory:
 
     async def repair(self, root: str, digests: list[str]) -> None:
         """Fetch damaged chunks of a root again."""
-        await self._exchange.fetch(root, digests, self.linked, asked=True)
+        await self._exchange.fetch(root, digests, self.linked, terms=FetchTerms(asked=True))
 
 
 def _chunks(count: int) -> str:

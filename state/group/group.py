@@ -20,7 +20,6 @@ from .. import defaults
 from ..errors import GroupRefused
 from ..feeds.entry import FeedName
 from ..feeds.feed import EntryVerdict
-from ..replication.replicafeeds import Watcher
 from .facts import GROUP, Charter, Grant, GroupFacts, Role, Sealed
 from .rule import Order, decide
 from .sealing import boxed, mark_of, open_secret
@@ -132,7 +131,7 @@ class Secrets:
         return True
 
 
-class Group(Watcher):
+class Group:
     """The group as the node with this identity sees it."""
 
     def __init__(self, charter: Charter, identity: Identity, secrets: Secrets) -> None:
@@ -140,7 +139,6 @@ class Group(Watcher):
         self.secrets = secrets
         self.order = Order()
         self.news = 0  # grows with each change of the facts
-        self.on_news: Callable[[], None] = lambda: None
         self._identity = identity
         # facts of the owners and operators whose feeds were read
         self._said: dict[PeerId, GroupFacts] = {}
@@ -148,9 +146,13 @@ class Group(Watcher):
         self._newest: Mark | None = None
         self._vain: dict[PeerId, Mark] = {}  # rotations that have no box for this node
 
-    # The `Watcher` interface.
+    @property
+    def own(self) -> PeerId:
+        """The peer id of this node."""
+        return self._identity.peer
 
     def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
+        """Take note of a change of a feed, as a `Watcher` of the replica does."""
         if (name.kind, name.part) != GROUP or name.author not in self._said:
             return
         self._vain.pop(name.author, None)
@@ -159,10 +161,6 @@ class Group(Watcher):
         for key, value in verdict.changed.items():
             self._said[name.author].change(key, value)
         self.news += 1
-        self.on_news()
-
-    def dropped(self, author: PeerId) -> None:
-        """Do nothing. The author's facts count until its feed has been fetched again."""
 
     # Facts and decisions.
 

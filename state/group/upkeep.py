@@ -17,6 +17,9 @@ from ...transport.identity import Identity, PeerId, public_key_of
 from ...transport.link.link import Link
 from .. import defaults
 from ..errors import FeedFull, GroupRefused, StateError, StoreRefused
+from ..feeds.entry import FeedName
+from ..feeds.feed import EntryVerdict
+from ..replication.replicafeeds import Watcher
 from ..replication.replication import Replication
 from . import facts
 from .facts import GROUP
@@ -28,8 +31,8 @@ from .rule import Order
 from .sealing import box_of
 
 
-class Upkeep:
-    """Tasks that apply the decisions of one node's group.
+class Upkeep(Watcher):
+    """Tasks that apply the decisions of one node's group, whose `group` feeds it watches.
 
     The callbacks in `on_change` are called after each decision, with the previous order.
     """
@@ -57,16 +60,13 @@ class Upkeep:
         self._news = trio.Event()
         self._decided = trio.Event()
         self._rotation = Rotation(host, identity, group, own, self.wake)
-        self.management = Management(
-            host, identity, group, self._replica, own, self._rotation, self.until
-        )
+        self.management = Management(host, group, self._replica, own, self._rotation, self.until)
         self.held = False
         """Whether a founder must wait before it writes facts. Peers may have its earlier facts, so
         it first compares its feeds with a peer."""
         replication.exchange.on_reported.append(lambda peer: self._release())
         # linked peers that are not members, and since when
         self._strangers: dict[PeerId, float] = {}
-        group.on_news = self.wake
 
     def _release(self) -> None:
         self.held = False
@@ -75,6 +75,17 @@ class Upkeep:
     def wake(self) -> None:
         """Wake the loop, because there may be work."""
         self._news.set()
+
+    # The `Watcher` interface.
+
+    def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
+        before = self.group.news
+        self.group.changed(name, verdict)
+        if self.group.news != before:
+            self.wake()
+
+    def dropped(self, author: PeerId) -> None:
+        """Do nothing. The author's facts count until its feed has been fetched again."""
 
     # Deciding.
 

@@ -13,7 +13,7 @@ from math import inf
 import trio
 
 from ...transport.identity import PeerId
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Rate, RateLimiter
 from .. import defaults
 
 
@@ -73,8 +73,8 @@ class WitnessQuestions:
     def __init__(self) -> None:
         self._next: Gathered | None = None
         self._hurried: Gathered | None = None  # the batch that does not wait for the pace
-        self._pace = Bucket(Rate(*defaults.GATHERINGS), 0.0)
-        self._soon = Bucket(Rate(*defaults.GATHERINGS_SOON), 0.0)
+        self._pace = RateLimiter(Rate(*defaults.GATHERINGS), 0.0)
+        self._soon = RateLimiter(Rate(*defaults.GATHERINGS_SOON), 0.0)
         self._asked: dict[PeerId, float] = {}  # when members were first asked about
 
     @property

@@ -16,7 +16,7 @@ from hashlib import sha256
 from math import inf
 
 from ...transport.identity import PeerId
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Rate, RateLimiter
 from .. import defaults
 from .resting import Resting
 from .watched import CALM, Urgency, Watched
@@ -33,15 +33,15 @@ class Liveness:
         self._said: dict[PeerId, set[PeerId]] = {}  # members by witness
         self._watched: dict[PeerId, Watched] = {}
         self._members: Collection[PeerId] = ()  # see `watch`
-        self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may cause
-        self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
-        self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
-        self._rounds = Bucket(Rate(*defaults.CHECK_ROUNDS), 0.0)
+        self._alarms: dict[PeerId, RateLimiter] = {}  # checks that a witness may cause
+        self._budget = RateLimiter(Rate(*defaults.CHECKS), 0.0)
+        self._calm = RateLimiter(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
+        self._rounds = RateLimiter(Rate(*defaults.CHECK_ROUNDS), 0.0)
         # (since, rivals) of linked peers that wait for rivals
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}
         self._missing: set[PeerId] = set()  # linked peers whose check has failed
         self._resting = Resting(own, answering=self._answering, said=self._said)
-        self._questions = Bucket(Rate(*defaults.CALM_QUESTIONS), 0.0)
+        self._questions = RateLimiter(Rate(*defaults.CALM_QUESTIONS), 0.0)
 
     # Results.
 
@@ -194,7 +194,7 @@ class Liveness:
         said = self._said.setdefault(by, set())
         self._resting.reported(by)
         has = set(has)
-        alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
+        alarms = self._alarms.setdefault(by, RateLimiter(Rate(*defaults.ALARMS), now))
         for peer in sorted(said - has if whole else said.intersection(lost)):
             said.discard(peer)
             self._withdrawn(by, peer, alarms, now)
@@ -223,7 +223,7 @@ class Liveness:
         Checks those of them whose links rest on this node, and those without a witness of which
         `by` brought the last proof.
         """
-        alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
+        alarms = self._alarms.setdefault(by, RateLimiter(Rate(*defaults.ALARMS), now))
         for peer in peers:
             watched = self._watched.get(peer)
             if watched is not None and self._hears(by, peer, watched) and alarms.take(now):
@@ -261,7 +261,7 @@ class Liveness:
         at = max(now, watched.proved + defaults.RECHECK_S)
         watched.doubted = min(watched.doubted, at)
 
-    def _withdrawn(self, by: PeerId, peer: PeerId, alarms: Bucket, now: float) -> None:
+    def _withdrawn(self, by: PeerId, peer: PeerId, alarms: RateLimiter, now: float) -> None:
         if (watched := self._watched.get(peer)) is None:
             return
         self._withdraw(by, watched)
@@ -338,12 +338,12 @@ class Liveness:
         proved: bool,
         rivals: Iterable[PeerId] = (),
     ) -> None:
-        """Process the outcome of a shared question about a member.
+        """Process what peers have answered when asked whether they hear a member.
 
-        The question was sent at `asked`.
-
-        The outcome is ignored if the member is in doubt, because its signature may be older than
-        the doubt. Without a proof, a member that was live is checked individually at once.
+        They were asked at the time `asked` (seconds). `proved` says whether one of them sent a
+        fresh signature of the member. The answer is ignored if this node already doubts that the
+        member lives, because the signature may be older than the doubt. Without a signature, this
+        node itself checks a member that was live, at once.
         """
         if (watched := self._watched.get(peer)) is None:
             return

@@ -11,7 +11,7 @@ from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import DialFailed
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Rate, RateLimiter
 from .. import defaults
 from .liveness import Liveness
 from .roster import Roster
@@ -45,7 +45,7 @@ class MemberDialer:
         self._connect = connect or self._dial_each
         self._dialling = 0
         self._next_dial = -inf  # earliest dial beyond FIRST_LINKS
-        self._regains = Bucket(Rate(*defaults.REGAINED_LINKS), 0.0)
+        self._regains = RateLimiter(Rate(*defaults.REGAINED_LINKS), 0.0)
 
     def start_due(self, nursery: trio.Nursery, wake: Callable[[], None]) -> float:
         """Dial the members that are due. Return the seconds until the next dial may be due.

@@ -19,7 +19,7 @@ from ...transport.lane.frame import Priority
 from ...transport.link.calls import Answer, Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.networks import is_public, owner
-from ...transport.rates import Bucket, Rate, Rates
+from ...transport.rates import Rate, RateLimiter, Rates
 from .. import defaults
 from ..errors import BadRecord
 from .finding import Finding, Found, ask_itself, blame
@@ -74,7 +74,7 @@ class Probing:
         self._resting: set[PeerId] = set()  # peers whose links rest, because other peers watch them
         self._told: set[PeerId] = set()  # peers in our last report
         self._told_at = -defaults.TELL_S
-        self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
+        self._gained_pace = RateLimiter(Rate(*defaults.TELL_GAINED), 0.0)
         self.rates = ProbingRates()
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)

@@ -16,7 +16,7 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from ...transport.identity import PeerId
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Rate, RateLimiter
 from .. import defaults
 
 
@@ -43,7 +43,7 @@ class RecordNews(Generic[AnyLink]):
         self._changed: dict[PeerId, dict[AnyLink, None]] = {}
         self._changed_due = inf  # when the first of these changes may be announced
         self._told_at = -inf
-        self._bucket = Bucket(Rate(*defaults.HAND_ON), 0.0)
+        self._bucket = RateLimiter(Rate(*defaults.HAND_ON), 0.0)
 
     def add(
         self,

@@ -19,7 +19,7 @@ from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.identity import PeerId
 from ...transport.networks import Nearness, is_public
-from ...transport.rates import Bucket, Rate, Rates
+from ...transport.rates import Rate, RateLimiter, Rates
 from .. import defaults
 from ..errors import BadRecord, Forged
 from .reach import dialable
@@ -34,7 +34,7 @@ class KnownMember:
     sealed: bytes
     reach: Nearness
     source: PeerId  # the peer that sent it first
-    pace: Bucket
+    pace: RateLimiter
     heard: float  # when the author last had a link to this node or to a peer that reported it
     due: float  # when to dial
     pause: float = defaults.DIAL_PAUSE[0]  # seconds to wait after the next failed dial
@@ -318,7 +318,7 @@ class Roster:
         if known is None:
             # Both ends of a link learn of each other at once: the larger peer id waits a little.
             due = now + (defaults.DIAL_YIELD if self._own > record.peer else 0.0)
-            pace = Bucket(Rate(*defaults.AUTHOR_UPDATES), now)
+            pace = RateLimiter(Rate(*defaults.AUTHOR_UPDATES), now)
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
             known = KnownMember(record, sealed, reach, source, pace, heard, due, rank=rank)
             known.places, known.mark = _places(record), mark_of(sealed)

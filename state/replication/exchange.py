@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from ...transport.identity import PeerId, public_key_of
-from ...transport.rates import Bucket, Rate, Rates
+from ...transport.rates import Rate, RateLimiter, Rates
 from .. import defaults
 from ..errors import BadEntry, BadMessage, StateError
 from ..feeds.digest import Plot, bucket_of
@@ -67,15 +67,15 @@ class FeedExchange:
         self._news: dict[Place, set[PeerId]] = {}
         self._told_at = -inf
         self._news_since = -inf  # when the oldest of the pending news arrived
-        self._patience = Bucket(Rate(*defaults.NEWS_PATIENCE), 0.0)
+        self._patience = RateLimiter(Rate(*defaults.NEWS_PATIENCE), 0.0)
         self._round_at = 0.0
         self._round_s = defaults.GOSSIP_ROUND
         self._draw = draw
         self._rechecked = -inf
-        self._rechecking = Bucket(Rate(*defaults.RECHECKS), 0.0)
+        self._rechecking = RateLimiter(Rate(*defaults.RECHECKS), 0.0)
         each, everybody = defaults.PATIENT_GIVEN
         self._shares = Rates(Rate(*each))
-        self._giving = Bucket(Rate(*everybody), 0.0)
+        self._giving = RateLimiter(Rate(*everybody), 0.0)
         self._rates = {
             NEWS: Rates(Rate(*defaults.FEED_NEWS)),
             PULL: Rates(Rate(*defaults.FEED_PULLS)),

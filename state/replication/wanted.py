@@ -24,7 +24,7 @@ from itertools import islice
 from math import inf
 
 from ...transport.identity import PeerId
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Rate, RateLimiter
 from .. import defaults
 from ..feeds.digest import Plot
 from .gossip import Told
@@ -64,7 +64,9 @@ class _Teller:
     asked: float = -inf  # time of the last request
     busy: int = 0  # pulls under way
     rests: float = -inf  # until when the peer is not asked for patient kinds
-    gives: Bucket = field(default_factory=lambda: Bucket(Rate(*defaults.PATIENT_GIVEN[0]), 0.0))
+    gives: RateLimiter = field(
+        default_factory=lambda: RateLimiter(Rate(*defaults.PATIENT_GIVEN[0]), 0.0)
+    )
     """Feeds of patient kinds that the peer gives this node by its own budget."""
     asking: set[Place] = field(default_factory=set)
     """Feeds in flight from this peer. A second request over the same link would be no faster."""
@@ -110,7 +112,7 @@ class Wanted:
         self._look_at = inf  # when to choose again, because some offers were not checked
         self._took = defaults.PULL_PATIENCE[1]  # recent duration of a successful pull, seconds
         self._paced: dict[bytes, None] = {}  # authors that wait for their rate
-        self._budget = Bucket(Rate(*defaults.PATIENT_LOTS), 0.0)  # for feeds of patient kinds
+        self._budget = RateLimiter(Rate(*defaults.PATIENT_LOTS), 0.0)  # for feeds of patient kinds
         self._patient_at = -inf  # earliest next pull of less than a lot of these
 
     def tellers(self, place: Place) -> dict[PeerId, Told]:

@@ -59,8 +59,8 @@ class Claim:
     step: int = 0  # progress; only grows
     result: bytes = b""  # if done: a small result, or a reference to a large one
     takes: int = 0  # seconds that the claimant expects the work to take; 0: unknown
-    kept: bytes = b""  # names the blob with the work up to `step`; see docs/spec/jobs.md
-    left: bool = False  # the claimant has stopped; only `step` and `kept` count
+    saved: bytes = b""  # names the blob with the work up to `step`; see docs/spec/jobs.md
+    left: bool = False  # the claimant has stopped; only `step` and `saved` count
     hash: bytes = field(repr=False, default=b"")
 
     @property
@@ -94,7 +94,7 @@ def new_claim(
     step: int = 0,
     result: bytes = b"",
     takes: int = 0,
-    kept: bytes = b"",
+    saved: bytes = b"",
 ) -> Claim:
     """Return a claim with its hash. `attempt`, `step` and `takes` are clamped to their limits."""
     return Claim(
@@ -105,7 +105,7 @@ def new_claim(
         step=min(max(step, 0), defaults.MAX_STEP),
         result=result if done else b"",
         takes=min(max(takes, 0), defaults.MAX_CLAIM_TAKES),
-        kept=b"" if done else kept,
+        saved=b"" if done else saved,
         hash=claim_hash(job, claimant),
     )
 
@@ -117,8 +117,8 @@ def claim_fact(claim: Claim) -> Mapping[str, object]:
         fact["step"] = claim.step
     if claim.takes:
         fact["takes"] = claim.takes
-    if claim.kept:
-        fact["kept"] = claim.kept
+    if claim.saved:
+        fact["saved"] = claim.saved
     if claim.left:
         fact["left"] = True
     if claim.done:
@@ -242,13 +242,13 @@ class Jobs(View[str, Job | Claim, JobStanding]):
         found = [] if entry is None else [*entry.heap, *entry.refused]
         return sorted(filter(self._lives, found), key=lambda claim: claim.rank)
 
-    def kept_of(self, job: str) -> list[Claim]:
+    def saved_of(self, job: str) -> list[Claim]:
         """Return the claims that name a blob with unfinished work, the one with the most work
         first."""
         entry = self.entries.get(job)
         found = [] if entry is None else [*filter(self._lives, entry.heap), *entry.left]
         refused = () if entry is None or entry.standing.job is None else entry.standing.job.refused
-        kept = [claim for claim in found if claim.kept and claim.claimant not in refused]
+        kept = [claim for claim in found if claim.saved and claim.claimant not in refused]
         return sorted(kept, key=lambda claim: (-claim.step, claim.rank))
 
     def claim_by(self, claimant: PeerId, job: str) -> Claim | None:
@@ -280,7 +280,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             step=read_whole(value.get("step", 0), defaults.MAX_STEP),
             result=read_bytes(value.get("result", b""), defaults.JOB_RESULT_BYTES) if done else b"",
             takes=read_whole(value.get("takes", 0), defaults.MAX_CLAIM_TAKES),
-            kept=b"" if done else read_bytes(value.get("kept", b""), defaults.CLAIM_KEPT_BYTES),
+            saved=b"" if done else read_bytes(value.get("saved", b""), defaults.CLAIM_SAVED_BYTES),
             left=not done and value.get("left") is True,
             hash=claim_hash(job, name.author),
         )

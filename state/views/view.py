@@ -218,15 +218,25 @@ class StepCounter:
         return True
 
 
+Shows = Callable[[PeerId, str], bool]
+
+
+def show_all(_author: PeerId, _kind: str) -> bool:
+    """Show the feeds of all authors, as a node in no group does."""
+    return True
+
+
 class ViewSet(Watcher):
     """Views that are updated together, as one watcher of the replica.
 
-    `telling` are the kinds of feeds whose changes `on_change` reports.
+    `telling` are the kinds of feeds whose changes `on_change` reports. `shows` returns whether an
+    author's feeds of a kind count, so that their facts are shown.
     """
 
-    def __init__(self, views: Iterable[View[Any, Any, Any]], telling: Container[str]) -> None:
-        self.shows: Callable[[PeerId, str], bool] = lambda author, kind: True
-        """Returns whether an author's feeds of a kind count, so that their facts are shown."""
+    def __init__(
+        self, views: Iterable[View[Any, Any, Any]], telling: Container[str], shows: Shows = show_all
+    ) -> None:
+        self._shows = shows
         self.on_change: list[Callable[[PeerId], None]] = []
         """Called with an author after a change of a feed of one of the kinds `telling`."""
         self._telling = telling
@@ -245,7 +255,7 @@ class ViewSet(Watcher):
 
     def steps(self, name: FeedName, verdict: EntryVerdict) -> Iterator[None]:
         view = self._by_kind.get(name.kind)
-        if view is None or not self.shows(name.author, name.kind):
+        if view is None or not self._shows(name.author, name.kind):
             return
         gone = [key for key in view.keys(name) if key not in verdict.changed and verdict.fresh]
         changes = chain(((key, None) for key in gone), verdict.changed.items())
@@ -254,7 +264,7 @@ class ViewSet(Watcher):
             view.changed(name, key, None if value is None else self._read(value))
             if steps.ends_with(value):
                 yield
-                if not self.shows(name.author, name.kind):
+                if not self._shows(name.author, name.kind):
                     return  # the author was hidden between two steps
         if name.kind in self._telling:
             self._tell(name.author)

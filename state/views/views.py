@@ -8,16 +8,19 @@ from .models import ModelNames
 from .placements import Placements
 from .tuning import TuningFacts
 from .usage import Usage
-from .view import ViewSet
+from .view import Shows, ViewSet, show_all
 
 DESCRIBING = frozenset((*Members.kinds, *ModelNames.kinds, *Placements.kinds))
 """Kinds of feeds from which `Views.record` is assembled."""
 
 
 class Views(ViewSet):
-    """All views of a node. `on_change` is called after a change of a member's `record`."""
+    """All views of a node. `on_change` is called after a change of a member's `record`.
 
-    def __init__(self) -> None:
+    `shows` returns whether an author's feeds of a kind count.
+    """
+
+    def __init__(self, shows: Shows = show_all) -> None:
         self.members = Members()
         self.models = ModelNames()
         self.placements = Placements()
@@ -27,6 +30,7 @@ class Views(ViewSet):
         super().__init__(
             (self.members, self.models, self.placements, self.jobs, self.usage, self.tunings),
             DESCRIBING,
+            shows,
         )
 
     def record(self, peer: PeerId) -> MemberRecord:

@@ -5,7 +5,6 @@ that this node only answers prompts of; the least recently used is evicted.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import trio
@@ -15,6 +14,7 @@ from ...dht.content.tree import Tree
 from ...dht.defaults import CHUNK
 from ...dht.errors import ModelError
 from ...dht.exchange.exchange import ChunkExchange
+from ...dht.exchange.fetch import FetchTerms
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ..engine.adapters import AdapterTerms, LoadAdapter
@@ -22,7 +22,7 @@ from ..engine.families import Architecture, architecture
 from ..errors import SessionError
 from ..inference.generation import Model
 from ..inference.sources import ModelSources
-from ..placement.shard import HeldShard
+from ..placement.shard import ShardProperties
 from .adapters import Adapters
 from .defaults import ADAPTER_BYTES, FETCH_PATIENCE, FETCHES, SCORED_BYTES
 from .file import AdapterHead, bad, read_head, read_values
@@ -89,7 +89,7 @@ class AdapterFiles:
         data = b"".join(map(self._library.store.get, leaves))[head.start :]
         return read_values(data, head.terms.dtype)
 
-    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+    async def for_shard(self, root: str, held: ShardProperties, gateway: PeerId) -> LoadAdapter:
         """Return the command that loads the layers of a shard, after fetching what is missing.
 
         A gateway that asks for many adapters waits, and delays no other. Raises SessionError:
@@ -111,7 +111,7 @@ class AdapterFiles:
         digests = [digest.hex() for digest in adapter.digests]
         await self._host.offload(self._library.store.drop_damaged, digests)
 
-    async def _for_shard(self, root: str, held: HeldShard) -> LoadAdapter:
+    async def _for_shard(self, root: str, held: ShardProperties) -> LoadAdapter:
         tree, head = await self._head(root)
         arch = await self._arch(held.root)
         head.check_fits(held.root, arch)
@@ -147,8 +147,8 @@ class AdapterFiles:
         usage, sizes = self._library.usage, tree.sizes()
         if root in usage.fetched and root not in usage.asked:  # its owner did not ask for it
             await self._sources.reserve(root, sum(sizes[leaf] for leaf in missing))
-        fetch = partial(self._exchange.fetch, patience=FETCH_PATIENCE, asked=True)
-        await fetch(root, missing, self._linked)
+        terms = FetchTerms(FETCH_PATIENCE, asked=True)
+        await self._exchange.fetch(root, missing, self._linked, terms=terms)
 
     async def _arch(self, root: str) -> Architecture:
         return architecture((await self._sources.manifest(root)).config)

@@ -16,7 +16,7 @@ TRIP_MOST_S: Final = 60.0
 _RATES: Final = {  # byte/s of paths whose rate was not measured
     PathKind.LOOPBACK: 500e6,
     PathKind.LAN: 50e6,
-    PathKind.RELAYED: 500e3,
+    PathKind.RELAYED: 48e3,  # members' part of the 64 kB/s that a relay lends to all its circuits
 }
 HOME_RATE: Final = 2.5e6
 """Byte/s of a path between homes whose rate was not measured: 20 Mbit/s, as homes send."""

@@ -67,6 +67,11 @@ class Controller:
         """Whether a round trip was measured."""
         return self._rounds.known
 
+    @property
+    def round_s(self) -> float:
+        """The measured seconds from a token to the next one without drafts, 0 if unknown."""
+        return self._costs()[0] if self.ready else 0.0
+
     def ahead(self, chances: Iterable[float]) -> int:
         """Return how many guesses should be in flight.
 

@@ -63,6 +63,12 @@ class Speculation:
         self._fed = False
         self._early: list[tuple[int, float, float]] | None = []  # tokens before all was read
 
+    @property
+    def round_s(self) -> float:
+        """Seconds from a token to the next one if drafts were right, or else 0: then every token
+        shows them."""
+        return self._controller.round_s if self.counts.right else 0.0
+
     async def read(self, ids: Sequence[int]) -> None:
         """Read the prompt, in parts between which other tasks run."""
         for first in range(0, len(ids), SLICE_TOKENS):

@@ -363,9 +363,31 @@ class Choice:
         return plan.chain if plan else ()
 
     def token_s(self, chain: Sequence[Hop], model: Model) -> float:
-        """Return the predicted seconds of a token over a chain of members."""
-        computing = sum(self.believed(hop, model).token_s for hop in chain)
-        return computing + self._ring_s([hop.peer for hop in chain])
+        """Return the seconds of a token over a chain of members: as this gateway measured them
+        lately, else as predicted from what it measured of parts of the chain."""
+        known, now, chain = self._router.measured.of(model.root), self._host.now(), tuple(chain)
+        followers = zip(chain, (*chain[1:], chain[0]), self._parts(chain, model), strict=True)
+        return known.chain_s(chain, sum(known.pair_s(*each, now) for each in followers), now)
+
+    def _parts(self, chain: Sequence[Hop], model: Model) -> list[float]:
+        """Return the predicted seconds of a token from each stage of a chain to the next: of the
+        way to that one, and of computing there."""
+        links = self._links_s([hop.peer for hop in chain])
+        stages = [self.believed(hop, model).token_s for hop in (*chain[1:], chain[0])]
+        return [link + stage for link, stage in zip(links, stages, strict=True)]
+
+    def measure(self, run: GenerationRun, model: Model) -> None:
+        """Learn from the latest tokens of a session how long one takes around its chain."""
+        seconds, count = run.round_s, len(run.times.latest) - 1
+        members = self._directory.members()
+        known = all(peer in members for peer in run.peers)  # else nothing is predicted of it
+        if seconds and known and len(run.route) > 1 and not run.terms.job:
+            parts, now = self._parts(run.route, model), self._host.now()
+            self._router.measured.of(model.root).note(run.route, parts, seconds, count, now)
+
+    def rate(self, one: PeerId, other: PeerId) -> float:
+        """Return the byte/s from one member to another, as measured or reported; 0 if unknown."""
+        return self._rate(self._directory.members(), one, other)
 
     def knows(self, chain: Sequence[Hop]) -> bool:
         """Return whether the round trips around a chain are reported or measured."""
@@ -396,14 +418,19 @@ class Choice:
         self.errors.first.note(plan.first_s, run.times.opening_s + first)
         self._router.beliefs.observed(plan.stages, seen, self._host.now())
 
-    def closed(self, run: GenerationRun) -> None:
+    def closed(self, run: GenerationRun, model: Model) -> None:
         """Learn from the tokens of a session that has ended."""
+        self._learn(run)
+        self.measure(run, model)
+
+    def _learn(self, run: GenerationRun) -> None:
+        """Learn how fast the stages of a planned chain compute."""
         plan, _ = self._plans.pop(run.session, (None, None))
         if plan is None:
             return
         if run.times.first_at is None:
             self._router.beliefs.dropped(plan.stages)
-        ring = self._ring_s(run.peers) + plan.sent.row_s
+        ring = sum(self._links_s(run.peers)) + plan.sent.row_s
         if run.times.tokens >= TOKENS_LEAST:
             self.errors.token.note(plan.cost.token_s, run.times.token_s)
             self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
@@ -420,10 +447,11 @@ class Choice:
             found.append(Expected(hop.peer, seconds, cautious))
         return found
 
-    def _ring_s(self, peers: Sequence[PeerId]) -> float:
-        """Return the seconds that a token takes on the links around a chain."""
+    def _links_s(self, peers: Sequence[PeerId]) -> list[float]:
+        """Return the seconds that a token takes from each stage of a chain to the next, and from
+        the last one to the first."""
         view = self._view(self._directory.members(), lambda hop: _UNKNOWN_LAYER)
-        return sum(view.trip(*pair) / 2 for pair in zip(peers, (*peers[1:], peers[0]), strict=True))
+        return [view.trip(*pair) / 2 for pair in zip(peers, (*peers[1:], peers[0]), strict=True)]
 
     def _trips(self, run: GenerationRun) -> list[float]:
         return [self._courier.round_trip(peer) or 0.0 for peer in run.peers]

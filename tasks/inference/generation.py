@@ -1,5 +1,6 @@
 """State of one generation at its gateway: request, session, tokens, text and figures."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -12,6 +13,7 @@ from ..engine.families import Architecture
 from ..engine.interface import NO_RULES, Rules, Sampling, SessionId
 from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
+from ..routing.defaults import MEASURED_LEAST, MEASURED_TOKENS
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, TextDelta
 from .conversation.items import Arrived, Complete, Item, ItemQueue, Needed, Pooled
@@ -195,10 +197,12 @@ class RunTimes:
     last_at: float = 0.0
     tokens: int = 0
     on_first: Callable[[], None] | None = None  # called at the first token
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=MEASURED_TOKENS + 1))
 
     def note(self, now: float) -> None:
         """Record a token."""
         self.last_at = now
+        self.latest.append(now)
         self.tokens += 1
         if self.first_at is None:
             self.first_at = now
@@ -211,6 +215,12 @@ class RunTimes:
         if self.first_at is None or self.tokens < 2:
             return 0.0
         return (self.last_at - self.first_at) / (self.tokens - 1)
+
+    @property
+    def latest_s(self) -> float:
+        """Mean time between two of the last MEASURED_TOKENS tokens, 0 if there are too few."""
+        count = len(self.latest) - 1
+        return (self.latest[-1] - self.latest[0]) / count if count >= MEASURED_LEAST else 0.0
 
 
 @dataclass(slots=True)
@@ -285,6 +295,17 @@ class GenerationRun:
             else hop
             for place, hop in enumerate(self.route)
         )
+
+    @property
+    def round_s(self) -> float:
+        """Seconds of the latest tokens, each once around the chain; 0 if there were too few.
+
+        Where drafts are right, several tokens come in the time of one. A head that lies about which
+        of them do can make this longer only, never shorter.
+        """
+        rounds = self.speculation.round_s if self.speculation is not None else 0.0
+        latest = self.times.latest_s
+        return max(latest, rounds) if latest else 0.0
 
     def place_of(self, peer: PeerId) -> int:
         """Return the place in the chain at which a stage or a standby has the session."""
@@ -428,10 +449,11 @@ class GenerationRun:
 
 
 def _latest_start(prompt: int) -> int:
-    """Return the position from which a prompt of `prompt` tokens is computed if all is cached.
+    """Return the position from which a prompt of `prompt` tokens is computed even if all of it is
+    cached.
 
-    The first token of the answer follows from the last position, so at least that is computed. The
-    start is that of a block, and at least two positions follow: engines compute a single one as the
-    continuation of a text, whose result may differ in the last bit.
+    The last position is always computed, because its output gives the first token of the answer.
+    Computing starts at a block, and at least two positions before the end: engines compute a single
+    position as a continuation of a text, and the result may differ in the last bit.
     """
     return max(0, (prompt - 2) // BLOCK * BLOCK)

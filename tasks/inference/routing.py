@@ -11,7 +11,7 @@ from ..engine.interface import Parts
 from ..errors import NoRoute
 from ..placement.holes import holes_of, missing_sentence
 from ..routing.defaults import LINK_S, SHARDS_LOOKED, SHARDS_OF_PEER
-from ..routing.paths import Hop, Search, StageCost, Way
+from ..routing.paths import Hop, HopTimes, Search, StageCost
 
 __all__ = [
     "Hop",
@@ -54,8 +54,8 @@ class _EqualCosts:
     def link(self, one: PeerId | None, other: PeerId) -> float:
         return 0.0 if other == (self.own if one is None else one) else LINK_S
 
-    def way(self, one: PeerId | None, hop: Hop) -> Way:
-        return Way(self.link(one, hop.peer) / 2, 0.0, 0.0, 0.0)
+    def hop_times(self, one: PeerId | None, hop: Hop) -> HopTimes:
+        return HopTimes(self.link(one, hop.peer) / 2, 0.0, 0.0, 0.0)
 
     def opening(self, peer: PeerId) -> float:
         return 0.0

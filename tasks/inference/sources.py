@@ -11,6 +11,7 @@ from ...dht.content.manifest import Manifest
 from ...dht.defaults import PATIENCE
 from ...dht.errors import ModelError, model_mishap
 from ...dht.exchange.exchange import ChunkExchange
+from ...dht.exchange.fetch import FetchTerms
 from ...dht.names import NameMeaning
 from ...state.directory import Directory
 from ...transport.guard import Guard
@@ -54,7 +55,7 @@ def resolve(text: str, library: Library, directory: Directory) -> str:
     return library.resolve(text, [(m.name, m.root) for record in records for m in record.models])
 
 
-def holders(root: str, directory: Directory) -> list[PeerId]:
+def providers(root: str, directory: Directory) -> list[PeerId]:
     """Return the other members that name or serve the model or have chunks of it."""
     own = directory.own().peer
     return [
@@ -81,9 +82,9 @@ class ModelSources:
     names: Find | None = None
     guard: Guard = field(default_factory=Guard)
 
-    def holders(self, root: str) -> list[PeerId]:
+    def providers(self, root: str) -> list[PeerId]:
         """Return the other members that name or serve the model or have chunks of it."""
-        return holders(root, self.directory)
+        return providers(root, self.directory)
 
     def reading(self, model: str) -> AbstractContextManager[None]:
         """Return a guard for a block that processes data about a model from other nodes.
@@ -110,10 +111,10 @@ class ModelSources:
             try:
                 return await self.library.manifest(root)
             except ModelError as error:  # reading has deleted a damaged manifest
-                if error.code != "manifest-corrupt" or not self.holders(root):
+                if error.code != "manifest-corrupt" or not self.providers(root):
                     raise
         return await self.exchange.fetch_manifest(
-            root, lambda: self.holders(root), patience=patience
+            root, lambda: self.providers(root), patience=patience
         )
 
     async def fetch(
@@ -132,5 +133,5 @@ class ModelSources:
         """
         await self.restore(root, digests)
         await self.exchange.fetch(
-            root, digests, lambda: self.holders(root), progress, patience=patience, asked=asked
+            root, digests, lambda: self.providers(root), progress, FetchTerms(patience, asked=asked)
         )

@@ -29,7 +29,7 @@ from ..engine.interface import (
 )
 from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
-from ..placement.shard import HeldShard
+from ..placement.shard import ShardProperties
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
 from .names import names_behind
@@ -50,7 +50,7 @@ from .session import (
 from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
-from .stagechunks import StageChunks
+from .stagechunks import Connector, StageChunks
 from .stageload import StageLoads
 from .stagesessions import AsksShard, StageSessions, coded
 from .surviving.copying import StageCopies
@@ -62,7 +62,9 @@ from .surviving.stagechanges import StageChanges, neighbours
 class Stage:
     """Stages of this node, one for each shard of its engine, with the sessions of all gateways.
 
-    Without an engine (no torch), there is no shard and every session is refused.
+    Without an engine (no torch), there is no shard and every session is refused. `table` lists the
+    shards and the sessions, `adapters` finds the adapters of sessions, and `connector` brings KV of
+    other nodes. Without these two, sessions have no adapters, and all KV is computed here.
     """
 
     def __init__(
@@ -71,27 +73,26 @@ class Stage:
         courier: Courier,
         engine: Engine | None,
         *,
-        sent_bytes: int = SENT_BYTES,
-        idle: float = SESSION_IDLE,
+        table: StageSessions | None = None,
+        adapters: AdapterSource | None = None,
+        connector: Connector | None = None,
     ) -> None:
         self._host = host
         self._courier = courier
-        self._adapters = StageAdapters(host, courier.peer)
-        self.chunks = StageChunks()
-        """KV of other nodes for the sessions here, and what these leave behind."""
-        self._idle = idle
+        self._adapters = StageAdapters(host, courier.peer, adapters)
+        self._chunks = StageChunks(connector)
         self.meter = UsageMeter(courier.peer)
-        self.table = StageSessions(courier.peer)
+        self.table = table or StageSessions(courier.peer)
         """The shards that are served, and the sessions of all gateways."""
         self._meetings = Meetings(host, courier)
         self._changes = StageChanges(host, courier, self.table, self._meetings)
         self.copies = StageCopies(host, courier, engine, self.table, self._meetings)
         """Copies of sessions' KV to standbys."""
-        self._budget = SentBudget(sent_bytes)
+        self._budget = SentBudget(SENT_BYTES)
         self._slow = SlowLinks()
         self._endings = StageEndings(host, courier, engine, self.table)
         self._parts = StageParts(host, courier, engine, self.table, self.meter, self._endings)
-        self._outputs = StageOutputs(self._parts, self._changes, self.chunks, self._slow)
+        self._outputs = StageOutputs(self._parts, self._changes, self._chunks, self._slow)
         StageInputs(self._parts, self._changes).listen()
         StageRecalls(self._parts).listen()
         courier.on_link_lost(self._link_lost)
@@ -104,10 +105,6 @@ class Stage:
         courier.handle("stage.probe", StageLoads(host, self.table).on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
-
-    def use_adapters(self, source: AdapterSource) -> None:
-        """Register the source of adapters. Without it, sessions have none."""
-        self._adapters.use(source)
 
     def find_shard(self, asked: AsksShard) -> ServedShard:
         """Return the shard that a message asks for. Raises SessionError `no-shard`."""
@@ -159,7 +156,7 @@ class Stage:
         found = self.table.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
+    def serve(self, held: ShardProperties, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
         `costs` are what the engine measured after loading it. Sessions of an earlier shard with
@@ -220,14 +217,14 @@ class Stage:
             nursery.start_soon(self._endings.free)
             task_status.started()
             while True:
-                await trio.sleep(self._idle / 10)
+                await trio.sleep(SESSION_IDLE / 10)
                 self._sweep()
 
     def _sweep(self) -> None:
         """Fail the sessions without a message for the idle time."""
         for session in list(self.table.open.values()):
-            if session.heard < self._host.now() - self._idle:
-                self._endings.fail(session, "idle", f"no message for {self._idle:g} s")
+            if session.heard < self._host.now() - SESSION_IDLE:
+                self._endings.fail(session, "idle", f"no message for {SESSION_IDLE:g} s")
 
     def _on_state(self, call: Call) -> Reply | Refusal:
         """Handle `session.state`: tell a gateway what delays its session."""
@@ -305,7 +302,7 @@ class Stage:
                 network=self._courier.network(session.gateway),
             )
             cached = await self._adapters.open(self._parts.engine, session, on_event, terms)
-            cached = await self.chunks.brought(session, names, cached)
+            cached = await self._chunks.brought(session, names, cached)
             opened = session.name in self.table.open
         finally:
             self.table.opening.pop(session, None)
@@ -318,7 +315,7 @@ class Stage:
         if session.open.standby is None:
             self.meter.opened(session.use)
         session.passed = cached
-        held, order = session.served.held, session.open
+        held, order = session.served.shard, session.open
         if order.resume:
             session.rebuilding = Rebuilding(order.resume, cached)
         return Reply(SessionOpened(cached, order.activations, held.drafts).fields())
@@ -337,7 +334,7 @@ class Stage:
             session.served.names.note(session.gateway, names)
             names = names_behind(names, session.before)
             freed.append(self._endings.drop(session, names))
-            self.chunks.saved(session, names)
+            self._chunks.saved(session, names)
             if rate := self._slow.rate(session.next, now):
                 slow[session.next] = rate
         for event in freed:

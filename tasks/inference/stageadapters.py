@@ -20,7 +20,7 @@ from ..engine.adapters import LoadAdapter
 from ..engine.errors import EngineError
 from ..engine.interface import Engine, EngineEvent, SessionTerms
 from ..errors import SessionError
-from ..placement.shard import HeldShard
+from ..placement.shard import ShardProperties
 from .serving.stagesession import StageSession
 
 _DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot read a chunk
@@ -29,7 +29,7 @@ _DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot r
 class AdapterSource(Protocol):
     """Source of adapters for a stage."""
 
-    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+    async def for_shard(self, root: str, held: ShardProperties, gateway: PeerId) -> LoadAdapter:
         """Fetch what a shard needs of an adapter for a session of a gateway, and return the command
         that loads it.
 
@@ -85,18 +85,15 @@ class AdapterWaits:
 
 
 class StageAdapters:
-    """Opening of sessions in the engine, with their adapters."""
+    """Opening of sessions in the engine, with their adapters. Without a `source`, sessions have
+    none."""
 
-    def __init__(self, host: Host, own: PeerId) -> None:
+    def __init__(self, host: Host, own: PeerId, source: AdapterSource | None = None) -> None:
         self._host = host
         self._own = own
-        self._source: AdapterSource | None = None
+        self._source = source
         self._asked = Rates(Rate(*ADAPTERS_ASKED))
         self._waits = AdapterWaits(own)
-
-    def use(self, source: AdapterSource) -> None:
-        """Register the source of adapters. Without it, sessions have none."""
-        self._source = source
 
     async def open(
         self,
@@ -130,7 +127,7 @@ class StageAdapters:
             if gateway != self._own and not self._asked.take(gateway, now):
                 # The engine computes nothing while it loads one.
                 raise SessionError("busy", "this stage has loaded many adapters for its gateway")
-            adapter = await source.for_shard(terms.adapter, session.served.held, gateway)
+            adapter = await source.for_shard(terms.adapter, session.served.shard, gateway)
             try:
                 await engine.adapt(adapter, terms.shard)
             except EngineError as error:

@@ -22,11 +22,7 @@ class Connector(Protocol):
 class StageChunks:
     """The stage's side of a connector. Without one, everything is computed here."""
 
-    def __init__(self) -> None:
-        self._connector: Connector | None = None
-
-    def use(self, connector: Connector) -> None:
-        """Register the connector."""
+    def __init__(self, connector: Connector | None = None) -> None:
         self._connector = connector
 
     async def brought(self, session: StageSession, names: bytes, cached: int) -> int:
@@ -35,7 +31,7 @@ class StageChunks:
 
         `names` are those of the prompt's full blocks, of which `cached` positions are here.
         """
-        held = session.served.held
+        held = session.served.shard
         if self._connector is None or not names or not held.kv_heads:
             return cached
         wanted = WantingSession(
@@ -52,7 +48,7 @@ class StageChunks:
 
     def saved(self, session: StageSession, names: bytes) -> None:
         """Offer what a closed session has computed, whose blocks have these names."""
-        if self._connector is not None and session.served.held.kv_heads:
+        if self._connector is not None and session.served.shard.kv_heads:
             full = session.passed // BLOCK * NAME_BYTES  # what only waits is not there
             self._connector.saved(_origin(session), names[:full])
 
@@ -63,7 +59,7 @@ class StageChunks:
 
 
 def _origin(session: StageSession) -> KvOrigin:
-    held, order = session.served.held, session.open
+    held, order = session.served.shard, session.open
     layers = held.parts.start, held.parts.stop
     number = session.served.number
     return KvOrigin(held.root, held.dtype, layers, number, session.gateway, order.adapter)

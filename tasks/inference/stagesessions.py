@@ -174,7 +174,7 @@ class StageSessions:
     def speed(self, root: str, parts: Parts) -> ServedSpeed:
         """Return the speed of a shard; that of a shard that is not held is unknown."""
         for served in self.shards.values():
-            if (served.held.root, served.held.parts) == (root, parts):
+            if (served.shard.root, served.shard.parts) == (root, parts):
                 return served.speed
         return ServedSpeed()
 
@@ -182,7 +182,7 @@ class StageSessions:
         """Return the shard that a message asks for. Raises SessionError if it is not held."""
         wanted = asked.root, asked.parts, asked.dtype
         for served in self.shards.values():
-            if (served.held.root, served.held.parts, served.held.dtype) == wanted:
+            if (served.shard.root, served.shard.parts, served.shard.dtype) == wanted:
                 return served
         raise SessionError("no-shard", "this stage does not hold that shard")
 
@@ -195,8 +195,8 @@ class StageSessions:
         last = message.index == len(message.stages) - 1
         if message.parts.embedding != (message.index == 0) or message.parts.head != last:
             raise SessionError("bad-message", "the shard does not match its position in the chain")
-        if message.tokens > served.held.context:
-            context = served.held.context
+        if message.tokens > served.shard.context:
+            context = served.shard.context
             raise SessionError("bad-message", f"`tokens` exceeds the context of {context}")
         return served
 
@@ -283,12 +283,12 @@ class StageSessions:
         """Raise SessionError if a standby may not be opened now. It takes memory only while much is
         free."""
         served, standbys = self.find_shard(message), self.standbys()
-        if not served.held.kv_heads:
+        if not served.shard.kv_heads:
             raise SessionError("not-copied", "the state of this shard's sessions cannot be copied")
         of_one = sum(each.gateway == gateway for each in standbys)
         if len(standbys) >= STANDBYS or of_one >= STANDBYS_OF_ONE:
             raise SessionError("too-many-sessions", "this stage has no room for more standbys")
-        free = self.room_for(served, self._own) - int(STANDBY_FREE * served.held.kv_tokens)
+        free = self.room_for(served, self._own) - int(STANDBY_FREE * served.shard.kv_tokens)
         if message.tokens > free:
             raise SessionError("no-memory", "this stage's memory is not free enough for a standby")
 
@@ -334,7 +334,7 @@ class StageSessions:
             for each in self.of_shard(served)
             if each.gateway == gateway and each.open.standby is None
         ]
-        share = int(served.held.kv_tokens // BLOCK * KV_SHARE)
+        share = int(served.shard.kv_tokens // BLOCK * KV_SHARE)
         return not own or sum(own) + blocks_for(message.soon) <= share
 
     def _may_end(self, served: ServedShard, gateway: PeerId, now: float) -> list[StageSession]:
@@ -363,7 +363,7 @@ class StageSessions:
         reserve little and then grow. A gateway's only session may have more than its share for
         KV_TURN seconds.
         """
-        share = int(served.held.kv_tokens // BLOCK * KV_SHARE)
+        share = int(served.shard.kv_tokens // BLOCK * KV_SHARE)
         has = dict[PeerId, list[StageSession]]()
         for each in self.of_shard(served):
             if each.gateway not in (gateway, self._own) and each.open.standby is None:
@@ -384,7 +384,7 @@ class StageSessions:
         None stands for this node's own gateway. The result is 0 if the shard is not held.
         """
         for served in self.shards.values():
-            if (served.held.root, served.held.parts) == (root, parts):
+            if (served.shard.root, served.shard.parts) == (root, parts):
                 without = self.standbys(served)
                 return self.room_for(served, gateway or self._own, without=without)
         return 0
@@ -394,7 +394,7 @@ class StageSessions:
     ) -> int:
         """Return how many positions of KV one more session of this gateway may reserve now, or if
         the sessions in `without` had ended."""
-        blocks = served.held.kv_tokens // BLOCK
+        blocks = served.shard.kv_tokens // BLOCK
         sessions = [item for item in self.of_shard(served) if item not in without]
         room = blocks - sum(item.blocks for item in sessions)
         own = [item.blocks for item in sessions if item.gateway == gateway]

@@ -181,19 +181,19 @@ class Claimant:
             self.queue.begin(standing.job.author, self._handling.work(standing.job))
         return False
 
-    def step(self, job: str, step: int, kept: bytes = b"") -> Claim:
+    def step(self, job: str, step: int, saved: bytes = b"") -> Claim:
         """Return the claim to write once the work up to `step` is stored safely.
 
-        `kept` names the blob that has this work. Without it, the claim shows no progress to
+        `saved` names the blob that has this work. Without it, the claim shows no progress to
         other nodes.
         """
-        return self._say(job, step=step, kept=kept)
+        return self._say(job, step=step, saved=saved)
 
     def leave(self, job: str) -> Claim | None:
         """Return the claim to write when this node stops working on a job that other nodes can
         continue, or None if it has stored nothing."""
         claim = self._runs[job].claim
-        return replace(claim, left=True) if claim.kept else None
+        return replace(claim, left=True) if claim.saved else None
 
     def finish(self, job: str, result: bytes) -> Claim:
         """Return the claim to write when the work is done.
@@ -408,13 +408,13 @@ class Claimant:
         attempt = standing.attempt + (place != _RESUMED)
         claim = new_claim(self._own, standing.id, attempt)
         own = self._jobs.claim_by(self._own, standing.id)
-        if own is not None and own.kept:  # still needed if this run ends before it stores anything
-            claim = replace(claim, step=own.step, kept=own.kept)
+        if own is not None and own.saved:  # still needed if this run ends before it stores anything
+            claim = replace(claim, step=own.step, saved=own.saved)
         stubborn = attempt >= state_defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
         hedge = place == _HEDGED
         other = standing.claim if place == _AGAIN else None
         doubted = None
-        if other is not None and other.kept and not self._workers.silent(other.claimant):
+        if other is not None and other.saved and not self._workers.silent(other.claimant):
             doubted = other
         else:
             self.queue.begin(standing.job.author, self._handling.work(standing.job))
@@ -429,12 +429,12 @@ class Claimant:
         done: bool = False,
         step: int = 0,
         result: bytes = b"",
-        kept: bytes = b"",
+        saved: bytes = b"",
     ) -> Claim:
         run = self._runs[job]
         attempt, takes = run.claim.attempt, run.claim.takes
         run.claim = new_claim(
-            self._own, job, attempt, done=done, step=step, result=result, takes=takes, kept=kept
+            self._own, job, attempt, done=done, step=step, result=result, takes=takes, saved=saved
         )
         return run.claim
 
@@ -462,10 +462,11 @@ class Claimant:
         if ahead is None or ahead.claimant == self._own:
             return False
         # This node's stored work is needed until another node has stored as much.
-        return ahead.done or not claim.left or (bool(ahead.kept) and ahead.step >= claim.step)
+        return ahead.done or not claim.left or (bool(ahead.saved) and ahead.step >= claim.step)
 
     def _look(self, job: str, standing: JobStanding | None, now: float) -> None:
-        """Update the times since when a job has been unclaimed, held, or held by the same claim."""
+        """Note since when a job has had no claim, has been held by a claim, and has been held by
+        the present one."""
         if standing is None or standing.state is not JobState.OPEN:
             self._open.pop(job, None)
         else:
@@ -483,6 +484,6 @@ class Claimant:
             if (before.claimant, before.attempt) != (after.claimant, after.attempt):
                 seen.begun = seen.since = seen.proven = now
                 seen.step = 0
-            elif after.kept not in (b"", before.kept) and after.step > before.step:
+            elif after.saved not in (b"", before.saved) and after.step > before.step:
                 seen.since = now
             seen.claim = after

@@ -84,7 +84,7 @@ class OwnClaims:
     async def tidy_blobs(self) -> None:
         """Delete the blobs for claims that no claim names any more."""
         claims = list(self._jobs.claims_by(self._own))
-        results = {_blob_of(claim) for claim in claims} | {c.kept[:32].hex() for c in claims}
+        results = {_blob_of(claim) for claim in claims} | {c.saved[:32].hex() for c in claims}
         await self._shelf.tidy(results)
 
     async def remove(self, job: str) -> None:

@@ -62,18 +62,21 @@ MODELS_WAITED_FOR = 256
 SERVED_FOR = 2.0  # seconds for which the list of served models is cached
 
 # Replication of inputs and outputs.
-KEEP_TIME = 20.0  # seconds in which another node stores a job and its input
-KEEP_COPIES = 3  # nodes that store the input of a job, besides its author
-KEEP_MORE = 5.0  # seconds for the others after the first one has stored it
-KEEP_ASKED = 6  # nodes that are asked to store one blob
-KEEP_AT_ONCE = 8  # jobs of one submission that other nodes are asked to store at once
-KEEP_AGAIN = (30.0, 600.0)  # seconds between two attempts for this node's jobs: least, most
-KEEP_AGAIN_LOOK = 5.0  # seconds between two looks for nodes that have come
-KEEP_BATCH = 32  # jobs with rows of their own that one attempt asks for
-KEEP_RATE = (128.0, 0.05)  # MiB of one peer that are stored for others: at once, and per second
-KEEP_TOTAL = (512.0, 0.5)  # MiB of all peers together, because peers cost nothing
-KEEP_CLAIM_TIME = 5.0  # seconds for which an output waits until its claimant's claim is here
-KEEP_LOOK = 0.25  # seconds between two checks for a job that is to arrive
+REPLICATE_TIME = 20.0  # seconds in which another node stores a job and its input
+REPLICATE_COPIES = 3  # nodes that store the input of a job, besides its author
+REPLICATE_MORE = 5.0  # seconds for the others after the first one has stored it
+REPLICATE_ASKED = 6  # nodes that are asked to store one blob
+REPLICATE_AT_ONCE = 8  # jobs of one submission that other nodes are asked to store at once
+REPLICATE_AGAIN = (30.0, 600.0)  # seconds between two attempts for this node's jobs: least, most
+REPLICATE_AGAIN_LOOK = 5.0  # seconds between two looks for nodes that have come
+REPLICATE_BATCH = 32  # jobs with rows of their own that one attempt asks for
+REPLICATE_RATE = (
+    128.0,
+    0.05,
+)  # MiB of one peer stored for others: at once, and per second
+REPLICATE_TOTAL = (512.0, 0.5)  # MiB of all peers together, because peers cost nothing
+REPLICATE_CLAIM_TIME = 5.0  # seconds for which an output waits until its claimant's claim is here
+REPLICATE_LOOK = 0.25  # seconds between two checks for a job that is to arrive
 KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's last job
 
 # Disk space for the blobs of other nodes' jobs.

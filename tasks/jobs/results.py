@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, structs
 
-from ...state.defaults import CLAIM_KEPT_BYTES
+from ...state.defaults import CLAIM_SAVED_BYTES
 from ...state.errors import BadFact
 from ...state.views.fields import read_fields
 from ...transport.decoding import decode, read, typed
@@ -46,22 +46,22 @@ class JobOutcome:
     sealed: bytes = b""
 
 
-class KeptWork(NamedTuple):
+class SavedWork(NamedTuple):
     """The blob with the unfinished work of a claim: its root and its bytes."""
 
     root: str
     size: int
 
     def packed(self) -> bytes:
-        """Return the `kept` of a claim."""
+        """Return the `saved` of a claim."""
         return bytes.fromhex(self.root) + self.size.to_bytes(8)
 
     @classmethod
-    def read(cls, data: bytes, most: int) -> "KeptWork":
-        """Decode the `kept` of another node's claim. Raises BadOutcome if it names no blob of at
+    def read(cls, data: bytes, most: int) -> "SavedWork":
+        """Decode the `saved` of another node's claim. Raises BadOutcome if it names no blob of at
         most `most` bytes."""
         size = int.from_bytes(data[32:])
-        if len(data) != CLAIM_KEPT_BYTES or not 0 < size <= most:
+        if len(data) != CLAIM_SAVED_BYTES or not 0 < size <= most:
             raise BadOutcome(f"a claim names no blob of at most {most} bytes")
         return cls(data[:32].hex(), size)
 

@@ -41,7 +41,7 @@ from .kinds.rows import (
 )
 from .models import JobModels
 from .outputs import PieceOutputs
-from .results import JobOutcome, KeptWork, failed
+from .results import JobOutcome, SavedWork, failed
 from .sealing.seals import JobSeals, rows_of
 from .shelf import Shelves
 from .spec import JobSpec, read_spec, root_of, seal_of
@@ -59,9 +59,9 @@ _SHORTAGES: Final = ("busy", "no-memory", "too-many", "too-many-sessions", "over
 
 
 class ReportProgress(Protocol):
-    """Takes the progress of a job, and the name of a blob with the work so far (`KeptWork`)."""
+    """Takes the progress of a job, and the name of a blob with the work so far (`SavedWork`)."""
 
-    def __call__(self, step: int, kept: bytes = b"") -> None: ...
+    def __call__(self, step: int, saved: bytes = b"") -> None: ...
 
 
 class Runner(Protocol):
@@ -71,7 +71,7 @@ class Runner(Protocol):
     declares: Declared
     """Inputs, stages with their resources, and how pieces merge."""
     moves: bool
-    """Whether another node can continue the work from what a claim names as `kept`."""
+    """Whether another node can continue the work from what a claim names as `saved`."""
     run_time: float
     """The most seconds of one try."""
 
@@ -232,8 +232,8 @@ class RowRunner:
 
     async def proven(self, job: Job, claim: Claim) -> int:
         """Return how many rows of a piece have an output in the blob that a claim names."""
-        kept, spec = KeptWork.read(claim.kept, defaults.RESULT_BYTES), read_spec(job.spec)
-        data = await self._shop.shelf.get(kept.root, kept.size, own=False)
+        work, spec = SavedWork.read(claim.saved, defaults.RESULT_BYTES), read_spec(job.spec)
+        data = await self._shop.shelf.get(work.root, work.size, own=False)
         return len(check_some_output(data, job.rows, spec.first, spec.last))
 
     async def run(self, job: Job, progress: ReportProgress) -> JobOutcome:
@@ -383,7 +383,7 @@ class _Evidence:
         data = b"".join(self._outputs[line] for line in sorted(self._outputs))
         with suppress(ShoalError):  # without room on the disk, the piece is done all the same
             self._root = await shelf.put(data)
-            self._progress(many, KeptWork(self._root, len(data)).packed())
+            self._progress(many, SavedWork(self._root, len(data)).packed())
             if before:
                 await shelf.drop(before)
 

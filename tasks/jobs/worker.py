@@ -383,11 +383,11 @@ class Worker:
         """Run a job once, writing progress into the claim. Raises ShoalError if the try fails."""
         pause = max(defaults.STEP_PAUSE, work.job.lease / defaults.STEPS_A_LEASE)
 
-        def progress(step: int, kept: bytes = b"") -> None:
+        def progress(step: int, saved: bytes = b"") -> None:
             now, work.step = self._host.now(), step
-            if kept or now - work.shown >= pause:
+            if saved or now - work.shown >= pause:
                 work.shown = now
-                work.claim = self._claimant.step(work.job.id, step, kept or work.claim.kept)
+                work.claim = self._claimant.step(work.job.id, step, saved or work.claim.saved)
                 if not work.hedge:
                     self._claims.write(work.claim)
 

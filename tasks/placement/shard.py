@@ -25,7 +25,7 @@ DTypeSetting = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldShard:
+class ShardProperties:
     """Properties of the loaded shard, which the stage needs to check messages."""
 
     root: str
@@ -118,10 +118,10 @@ def shard_of(
     )
 
 
-def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
+def properties_of(shard: LoadShard, arch: Architecture) -> ShardProperties:
     """Return the properties of a loaded shard that the stage needs to check messages."""
     parts = shard.parts
-    return HeldShard(
+    return ShardProperties(
         shard.root,
         parts,
         shard.dtype,

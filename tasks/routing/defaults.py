@@ -39,6 +39,16 @@ UNASKED_WAIT = 0.5  # seconds that a stage seems to need more if its load is unk
 LINK_S = 0.04  # seconds of a round trip between two peers that is not measured
 NEW_LINK_S = 0.5  # seconds that a link takes that does not exist yet
 
+# Measurements of chains.
+MODELS_MEASURED = 32  # models whose chains are remembered
+CHAINS_MEASURED = 64  # chains of one model whose seconds for a token are remembered …
+PAIRS_MEASURED = 256  # … and pairs of stages
+CHAINS_LOOKED = 8  # chains measured last that are compared with the predicted best one
+MEASURED_TOKENS = 128  # last tokens of an answer of which the mean is taken
+MEASURED_LEAST = 8  # … and at least
+UNMEASURED = 1.05  # factor for a pair of stages that was not measured, if others were
+MEASURED_HALF_LIFE = 300.0  # seconds after which a measurement counts half, a prediction the rest
+
 # The choice.
 PROBES_OF_REQUEST = 4  # probes for one request
 PROBES_OF_STAGE = 2  # … for one stage of a chain, if it has several stages

@@ -49,7 +49,7 @@ class Sending(NamedTuple):
 NOTHING_SENT: Final = Sending(0.0, 0.0, 0.0)
 
 
-class Way(NamedTuple):
+class HopTimes(NamedTuple):
     """A way to a stage: half of the round trip in seconds, and the sending of hidden states. The
     gateway sends token ids, which take no time beside the round trip."""
 
@@ -75,7 +75,7 @@ class RouteCosts(Protocol):
         """Return the seconds of a round trip between two peers. None stands for the gateway."""
         ...
 
-    def way(self, one: PeerId | None, hop: Hop) -> "Way":
+    def hop_times(self, one: PeerId | None, hop: Hop) -> "HopTimes":
         """Return the seconds of the way from a stage of the peer `one` to the next stage. None
         stands for the gateway."""
         ...
@@ -114,6 +114,18 @@ class _Label(NamedTuple):
 _START = _Label((), 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, b"")
 
 
+class MeasuredCosts(Protocol):
+    """Seconds of a token as the gateway measured them, or as predicted where it has not."""
+
+    def pair_s(self, one: Hop, other: Hop, predicted: float) -> float:
+        """Return the seconds from the end of one stage to the end of the next."""
+        ...
+
+    def chain_s(self, chain: tuple[Hop, ...], predicted: float) -> float:
+        """Return the seconds around a chain."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """Search for a chain over `layers` layers, for an answer of about `tokens` tokens.
@@ -128,6 +140,7 @@ class Search:
     session: bytes = b""
     avoid: frozenset[PeerId] = field(default_factory=frozenset)
     tokens: int = EXPECTED_TOKENS
+    measured: MeasuredCosts | None = None
 
     def cost(self, chain: Sequence[Hop]) -> ChainCost:
         """Return the predicted seconds of a chain."""
@@ -149,11 +162,16 @@ class Search:
 
     def _whole(self, label: _Label) -> ChainCost:
         """Return the costs of a complete chain, with its way back. At least a microsecond."""
-        first, last = label.hops[0].peer, label.hops[-1].peer
-        links = label.links_s + self.costs.link(None, last) / 2
-        ring = label.ring_s + self.costs.link(last, first) / 2
+        first, last = label.hops[0], label.hops[-1]
+        links = label.links_s + self.costs.link(None, last.peer) / 2
+        back = self.costs.link(last.peer, first.peer) / 2
+        token = label.token_s + label.ring_s + back
+        if self.measured is not None:
+            closing = back + self.costs.stage(first).token_s
+            token += self.measured.pair_s(last, first, closing) - closing
+            token = self.measured.chain_s(label.hops, token)
         waits = label.opening_s + label.slowest_s + label.spans_s
-        return ChainCost(max(waits + links, 1e-6), label.token_s + ring)
+        return ChainCost(max(waits + links, 1e-6), max(token, 1e-6))
 
     def _partial(self, label: _Label) -> tuple[int, float, int, bytes]:
         """Return the sort key of a partial chain."""
@@ -163,7 +181,10 @@ class Search:
 
     def _extended(self, label: _Label, hop: Hop, cost: StageCost) -> _Label:
         before = label.hops[-1].peer if label.hops else None
-        half, sent_s, span_s, row_s = self.costs.way(before, hop)
+        half, sent_s, span_s, row_s = self.costs.hop_times(before, hop)
+        token_s = cost.token_s + row_s
+        if self.measured is not None and label.hops:
+            token_s = self.measured.pair_s(label.hops[-1], hop, token_s + half) - half
         return _Label(
             (*label.hops, hop),
             label.avoided + (hop.peer in self.avoid),
@@ -172,7 +193,7 @@ class Search:
             label.ring_s + (half if label.hops else 0.0),
             max(label.slowest_s, cost.wait_s + cost.prompt_s, sent_s),
             label.spans_s + cost.span_s + span_s,
-            label.token_s + cost.token_s + row_s,
+            label.token_s + token_s,
             label.others + (hop.peer != self.costs.own),
             label.order + _order(self.session, hop.peer),
         )

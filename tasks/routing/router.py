@@ -21,7 +21,8 @@ from .defaults import (
     SPAN_ROWS,
     UNASKED_WAIT,
 )
-from .paths import NOTHING_SENT, ChainCost, Hop, RouteCosts, Search, Sending, StageCost, Way
+from .measured import MeasuredChains, MeasuredNow
+from .paths import NOTHING_SENT, ChainCost, Hop, HopTimes, RouteCosts, Search, Sending, StageCost
 
 Replies = Mapping[Shard, Load]
 """The replies to the probes of one request. The positions that they say are cached are those of its
@@ -114,8 +115,8 @@ class _IfIdle:
     def link(self, one: PeerId | None, other: PeerId) -> float:
         return self.costs.link(one, other)
 
-    def way(self, one: PeerId | None, hop: Hop) -> Way:
-        return self.costs.way(one, hop)
+    def hop_times(self, one: PeerId | None, hop: Hop) -> HopTimes:
+        return self.costs.hop_times(one, hop)
 
     def opening(self, peer: PeerId) -> float:
         return self.costs.opening(peer)
@@ -144,7 +145,7 @@ class _RequestCosts:
         self._cached = cached
         self._sent_rows = max(want.rows - (cached if isinstance(cached, int) else 0), 1)
         self._trips: dict[tuple[PeerId | None, PeerId], float] = {}
-        self._ways: dict[tuple[PeerId | None, PeerId, str], Way] = {}
+        self._hop_times: dict[tuple[PeerId | None, PeerId, str], HopTimes] = {}
         self._late: dict[Shard, float] = {}
         self._stages: dict[Hop, StageCost] = {}
         self._unasked = UNASKED_WAIT
@@ -215,22 +216,22 @@ class _RequestCosts:
             self._trips[pair] = self._view.trip(one, other)
         return self._trips[pair]
 
-    def way(self, one: PeerId | None, hop: Hop) -> Way:
+    def hop_times(self, one: PeerId | None, hop: Hop) -> HopTimes:
         key = one, hop.peer, hop.dtype
-        way = self._ways.get(key)
+        way = self._hop_times.get(key)
         if way is None:
-            way = self._ways[key] = self._way(one, hop)
+            way = self._hop_times[key] = self._times(one, hop)
         return way
 
-    def _way(self, one: PeerId | None, hop: Hop) -> Way:
+    def _times(self, one: PeerId | None, hop: Hop) -> HopTimes:
         half = self._view.trip(one, hop.peer) / 2
         if one is None or one == hop.peer or not self._want.hidden:
-            return Way(half, 0.0, 0.0, 0.0)
+            return HopTimes(half, 0.0, 0.0, 0.0)
         rate = self._view.rate(one, hop.peer)
         if rate <= 0.0:
-            return Way(half, 0.0, 0.0, 0.0)
+            return HopTimes(half, 0.0, 0.0, 0.0)
         row = self._want.hidden * _BYTES.get(hop.dtype, 4) / max(rate, RATE_LEAST)
-        return Way(half, self._sent_rows * row, min(self._sent_rows, SPAN_ROWS) * row, row)
+        return HopTimes(half, self._sent_rows * row, min(self._sent_rows, SPAN_ROWS) * row, row)
 
     def opening(self, peer: PeerId) -> float:
         linked = peer == self._view.own or self._view.round_trip(peer) is not None
@@ -242,6 +243,7 @@ class Router:
 
     def __init__(self) -> None:
         self.beliefs = Beliefs()
+        self.measured = MeasuredChains()
         self.sent = PrefixMemory()
         self.hotness = Hotness()
 
@@ -305,7 +307,9 @@ class Router:
         if chain is None:
             return None
         if len(chain) > 1:
-            for search_, other in self._remembered(view, want, hops, now, said):
+            measured = self.measured.of(want.root).latest()
+            others = [(search, each) for each in measured if {*each} <= {*hops}]
+            for search_, other in [*others, *self._remembered(view, want, hops, now, said)]:
                 if search_.rank(other)[:2] < search.rank(chain)[:2]:
                     search, chain = search_, other
         return self._planned(view, want, search, chain, said)
@@ -325,7 +329,8 @@ class Router:
         costs = _RequestCosts(view, want, self.beliefs, now, said, known)
         costs.expect(hops)
         tokens = min(want.tokens, EXPECTED_TOKENS)
-        return Search(want.layers, costs, want.session, view.avoid, tokens)
+        measured = MeasuredNow(self.measured.of(want.root), now)
+        return Search(want.layers, costs, want.session, view.avoid, tokens, measured)
 
     def _remembered(
         self, view: GatewayView, want: Want, hops: Sequence[Hop], now: float, said: Replies
@@ -359,7 +364,7 @@ class Router:
         first = whole.first_s
         if idle:
             first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
-        sends = [search.costs.way(one.peer, other)[1:] for one, other in pairwise(chain)]
+        sends = [search.costs.hop_times(one.peer, other)[1:] for one, other in pairwise(chain)]
         sent = Sending(*map(sum, zip(NOTHING_SENT, *sends, strict=True)))
         return PlannedChain(chain, whole, tuple(stages), wait, first, avoided, sent)
 

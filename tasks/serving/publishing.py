@@ -7,7 +7,7 @@ from ...state.membership.record import ShardRecord
 from ..engine.families import kv_room
 from ..engine.interface import Loaded, LoadShard
 from ..inference.stage import Stage
-from ..placement.shard import held_of
+from ..placement.shard import properties_of
 from .files import ShardPlan
 
 
@@ -23,7 +23,7 @@ class PublishedShard:
     def publish(self, shard: LoadShard, loaded: Loaded) -> None:
         """Accept sessions for a shard that the engine has loaded, and publish it."""
         plan, parts = self._plan, self._plan.parts
-        self._stage.serve(held_of(shard, plan.arch), self._number, loaded.costs)
+        self._stage.serve(properties_of(shard, plan.arch), self._number, loaded.costs)
         record = ShardRecord(
             root=plan.root,
             embedding=parts.embedding,

@@ -198,9 +198,9 @@ DHT: dict[str, Any] = {
                 {"shared": 1, "contacts": 1, "reachable": 1, "waiting": 0}],
     "stored": {"records": 12, "bytes": 6 << 10, "limit": 32 << 20},
     "refused": {"expired": 1, "bad-signature": 3}, "disbelieved": {},
-    "own": [{"kind": "peer", "key": "cd" * 32, "about": "12D3KooWNode", "gone": False, "kept": 20,
+    "own": [{"kind": "peer", "key": "cd" * 32, "about": "12D3KooWNode", "gone": False, "stored": 20,
              "announced_s": 75.0, "due_s": 3000.0},
-            {"kind": "shard", "key": "ef" * 32, "about": "0:2:float32", "gone": True, "kept": 1,
+            {"kind": "shard", "key": "ef" * 32, "about": "0:2:float32", "gone": True, "stored": 1,
              "announced_s": None, "due_s": -1.0}],
     "walk": {"ended_s": 75.0, "keys": 2, "messages": 31, "took_s": 0.25},
 }  # fmt: skip

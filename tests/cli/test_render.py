@@ -98,7 +98,7 @@ SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
     "peers": (["peers"], said(peers=[PEER])),
     "models": (["model", "list"], said(models=[MODEL])),
     "model": (["model", "show", "x"], said(**MODEL, config={"x": "x"}, others=[
-        {"name": "x", "vouchers": [VOUCHER]}], holders=[
+        {"name": "x", "vouchers": [VOUCHER]}], providers=[
         {"peer": "x", "layers": "x", "dtype": "x"}])),
     "run": (["run", "m", "p"], said({"event": "text", "text": "x"}, **ANSWER)),
     "find": (["find", "x", "--path"], said(searches=[
@@ -109,7 +109,7 @@ SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
     "log": (["state", "log"], said(SAID, changes=1)),
     "verify": (["state", "verify"], said(feeds=2, entries=1, bytes=1, damaged=[])),
     "export": (["state", "export"], said(FEED, own="x", feeds=1)),
-    "usage": (["usage"], said(usage=[USED], more=3, own="x", kept=True)),
+    "usage": (["usage"], said(usage=[USED], more=3, own="x", stores=True)),
     "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x", totals={"done": 6},
         does_jobs=True)),
     "job": (["job", "show", "x"], said(**ITEM, own="x")),

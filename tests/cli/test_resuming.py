@@ -1,5 +1,7 @@
 """`shoal run` whose connection to the daemon drops."""
 
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class Kept:
 
     async def run(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         self.asked.append(request)
-        await emit({"event": "kept", "token": TOKEN, "seed": 77})
+        await emit({"event": "resumable", "token": TOKEN, "seed": 77})
         return await self._tell(0, emit)
 
     async def resume(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
@@ -104,6 +106,25 @@ def test_a_daemon_that_has_ended_is_not_waited_for(
     assert "shoal node" in str(caught.value.hint) and "`--seed 77`" in str(caught.value.hint)
 
 
+def test_a_daemon_that_was_killed_has_time_to_start_again(
+    tmp_path: Path, fake_daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "RESUME_PATIENCE", 0.5)
+    kept = Kept(2)
+
+    async def run(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        (tmp_path / "control.sock").unlink()
+        with socket.socket(socket.AF_UNIX) as left:  # as a daemon that is killed leaves it
+            left.bind(str(tmp_path / "control.sock"))
+        return await kept.run(request, emit)
+
+    began = time.monotonic()
+    with fake_daemon(kept.operations() | {"run": run}), pytest.raises(CommandError) as caught:
+        ask(tmp_path, lambda event: None)
+    assert "has ended" in caught.value.message
+    assert time.monotonic() - began >= 0.5
+
+
 def test_a_daemon_that_was_restarted_generates_the_rest(
     tmp_path: Path, fake_daemon: FakeDaemon
 ) -> None:
@@ -111,7 +132,7 @@ def test_a_daemon_that_was_restarted_generates_the_rest(
 
     async def run(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         asked.append(request)
-        await emit({"event": "kept", "token": TOKEN, "seed": 77})
+        await emit({"event": "resumable", "token": TOKEN, "seed": 77})
         for number in range(len(request["received"]), 5):
             if len(asked) == 1 and number == 2:
                 await drop(emit)

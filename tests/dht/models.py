@@ -133,6 +133,7 @@ class FakeFiles(RealFiles):
 
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
         for staged, path in moves:  # as RealFiles, without syncing
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             with suppress(FileNotFoundError):
                 staged.rename(path)
 

@@ -46,7 +46,7 @@ async def test_a_published_record_is_found_by_all(nursery: trio.Nursery) -> None
     body = name("tiny")
     nodes[1].dht.publish(body)
     report = await nodes[1].dht.flushed(10)
-    assert (report.records, report.kept_least, report.done) == (1, 4, True)
+    assert (report.records, report.stored_least, report.done) == (1, 4, True)
     for node in nodes:
         found = await node.dht.find(body.key)
         assert [(each.record.author, each.record.body) for each in found.records] == [
@@ -441,7 +441,7 @@ async def test_a_peer_that_never_replies_delays_a_walk_for_a_limited_time(
     await nodes[0].dht.flushed(10, kept=3)
     assert (await nodes[1].dht.find(name("two").key)).records
     report = await nodes[0].dht.flushed(10)
-    assert report.done and report.kept_least == 3
+    assert report.done and report.stored_least == 3
     assert trio.current_time() - began < 8
     await stop(*nodes)
 
@@ -469,7 +469,7 @@ async def test_a_silent_peer_costs_little_where_others_answer(
     walked = nodes[0].host.now()
     found = await nodes[1].dht.find(name("nothing").key)
     ended = nodes[0].host.now()
-    assert report.done == left and report.kept_least >= 3 and found.records == ()
+    assert report.done == left and report.stored_least >= 3 and found.records == ()
     assert (walked - began < 3.0) == left
     assert (ended - walked < 3.0) == left
     await stop(*nodes)

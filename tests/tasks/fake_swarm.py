@@ -33,10 +33,11 @@ from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.engine.kv.parts import range_of
 from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
+from shoal.tasks.inference.gateway import ChatTurn, Finders, Gateway, Model, TextDelta
 from shoal.tasks.inference.generation import TextCodec
 from shoal.tasks.inference.stage import Stage
-from shoal.tasks.placement.shard import HeldShard
+from shoal.tasks.inference.stagechunks import Connector
+from shoal.tasks.placement.shard import ShardProperties
 from shoal.tasks.text.frames import TextInfo
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
@@ -535,14 +536,19 @@ class Node:
         self._swarm = swarm
         courier = self.courier = Courier(cast(Endpoint, self.endpoint), self._meet)
         self.engine = FakeEngine(swarm.wire, parts or Parts(False, 0, 0, False))
-        self.stage = Stage(swarm.host, courier, cast(Engine, self.engine) if computes else None)
+        self.stage = Stage(
+            swarm.host,
+            courier,
+            cast(Engine, self.engine) if computes else None,
+            adapters=swarm.adapters if swarm.has_adapters else None,
+            connector=swarm.connector,
+        )
         self.gateway = Gateway(
             swarm.host,
             courier,
             cast(Directory, swarm),
             FakeModels(swarm.layers),
-            seek=swarm.seek,
-            find_adapter=swarm.find_adapter,
+            finders=Finders(swarm.seek, swarm.find_adapter),
             expect=self.stage.hold,
         )
         if parts is not None:
@@ -551,7 +557,7 @@ class Node:
     def serve(self, parts: Parts, kv_tokens: int = KV, kv_heads: int = 0) -> None:
         """Serve a shard, whose sessions can be copied if it has `kv_heads`."""
         self.engine.kv_tokens = kv_tokens
-        held = HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens)
+        held = ShardProperties(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens)
         self.stage.serve(replace(held, kv_heads=kv_heads, head_dim=1))
 
     async def crash(self, start: float = 1.0, load: float = 2.0) -> None:
@@ -601,7 +607,7 @@ class FakeAdapters:
         self.dropped = 0
         self.missing: set[str] = set()  # roots that this source does not find
 
-    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+    async def for_shard(self, root: str, held: ShardProperties, gateway: PeerId) -> LoadAdapter:
         await trio.lowlevel.checkpoint()
         if root in self.missing:
             await trio.sleep(15)
@@ -621,16 +627,26 @@ class FakeSwarm:
     """Nodes that split `layers` layers as given by the ends of their ranges; also a directory.
 
     `splits=(2, 4, 6)` makes three stages; further nodes hold nothing. Node 0 is the client unless
-    `client_serves`.
+    `client_serves`. `adapters` says whether stages have a source of adapters, and `connector`
+    brings KV of other nodes.
     """
 
-    def __init__(self, splits: Sequence[int], *, client_serves: bool = False) -> None:
+    def __init__(
+        self,
+        splits: Sequence[int],
+        *,
+        client_serves: bool = False,
+        adapters: bool = False,
+        connector: Connector | None = None,
+    ) -> None:
         self.wire = Wire()
         self.host = cast(Host, FakeHost())
         self.layers = splits[-1]
         self.strangers: list[Node] = []
         self.sought = 0
         self.adapters = FakeAdapters()
+        self.has_adapters = adapters
+        self.connector = connector
         self.meets = False  # whether links are made that are lacking
         self.met: list[tuple[PeerId, PeerId]] = []
         self.version = 0

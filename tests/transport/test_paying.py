@@ -3,13 +3,13 @@
 import pytest
 import trio
 
-from shoal.transport.rates import Bucket, Rate
+from shoal.transport.rates import Rate, RateLimiter
 
 pytestmark = pytest.mark.trio
 
 
 async def test_a_burst_and_then_a_rate(autojump_clock: object) -> None:
-    pace, began = Bucket(Rate(50, 100), trio.current_time()), trio.current_time()
+    pace, began = RateLimiter(Rate(50, 100), trio.current_time()), trio.current_time()
     await pace.pay(50)
     assert trio.current_time() == began
     await pace.pay(200)
@@ -17,7 +17,7 @@ async def test_a_burst_and_then_a_rate(autojump_clock: object) -> None:
 
 
 async def test_silence_earns_no_more_than_the_burst(autojump_clock: object) -> None:
-    pace = Bucket(Rate(50, 100), trio.current_time())
+    pace = RateLimiter(Rate(50, 100), trio.current_time())
     await trio.sleep(1000)
     began = trio.current_time()
     for _ in range(15):

@@ -2,13 +2,13 @@
 
 import pytest
 
-from shoal.transport.rates import Bucket, Rate, Rates
+from shoal.transport.rates import Rate, RateLimiter, Rates
 
 MANY = Rate(1e9, 1e9)
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    bucket = Bucket(Rate(3, 2.0), 10.0)
+    bucket = RateLimiter(Rate(3, 2.0), 10.0)
     assert [bucket.take(10.0) for _ in range(4)] == [True, True, True, False]
     assert bucket.has(10.5) and bucket.take(10.5) and not bucket.has(10.5)
     assert [bucket.take(1000.0) for _ in range(4)] == [True, True, True, False]
@@ -21,7 +21,7 @@ def test_several_tokens_are_taken_together_or_not_at_all() -> None:
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:
-    bucket = Bucket(Rate(1, 2.0), 10.0)
+    bucket = RateLimiter(Rate(1, 2.0), 10.0)
     assert bucket.take(10.0)
     assert not bucket.take(0.0)
 

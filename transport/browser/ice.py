@@ -15,7 +15,7 @@ from typing import Final
 
 from ..host.datagrams import Place
 from ..nat.reach.stun import MessageClass, StunMessage, authentic, decode, encode, is_stun
-from ..rates import Bucket, Rate
+from ..rates import Rate, RateLimiter
 from . import defaults
 
 _DTLS: Final = range(20, 64)  # first bytes of DTLS records (RFC 9443)
@@ -29,7 +29,7 @@ class IceSession:
     password: str
     peer_ufrag: str
     take: Callable[[bytes], None]
-    bucket: Bucket
+    bucket: RateLimiter
     place: Place | None = None  # the browser's address, once it has nominated a candidate pair
     settled: bool = False  # whether DTLS has proven that the browser receives at `place`
     dropped: int = field(default=0)  # datagrams dropped by the rate limiter
@@ -42,7 +42,7 @@ class LiteAgent:
     def __init__(self, rate: float, now: float) -> None:
         """`rate` is the number of datagrams that are accepted per second from one browser."""
         self._rate = rate
-        self._strangers = Bucket(Rate(defaults.STRANGERS_RATE, defaults.STRANGERS_RATE), now)
+        self._strangers = RateLimiter(Rate(defaults.STRANGERS_RATE, defaults.STRANGERS_RATE), now)
         self._by_ufrag: dict[str, IceSession] = {}
         self._by_place: dict[Place, IceSession] = {}
 
@@ -57,7 +57,7 @@ class LiteAgent:
     ) -> IceSession:
         """Create and return a session for an offer. `ufrag` and `password` are this node's ICE
         credentials, which must be new and random. `peer_ufrag` is from the offer."""
-        bucket = Bucket(Rate(self._rate / 4, self._rate), now)
+        bucket = RateLimiter(Rate(self._rate / 4, self._rate), now)
         session = IceSession(ufrag, password, peer_ufrag, take, bucket)
         self._by_ufrag[ufrag] = session
         return session

@@ -24,7 +24,7 @@ from ..link.link import Link
 from ..link.links import Links
 from ..link.shared import Shared
 from ..networks import path_kind_to
-from ..rates import Bucket, Rate
+from ..rates import Rate, RateLimiter
 
 LANE_BYTE: Final = b"\x16"
 _GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, PathLost, TransportError)
@@ -75,7 +75,7 @@ class Accepting:
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         """Accept connections until cancelled. Their links run in `nursery`."""
         rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
-        refusals = Bucket(rate, self._host.now())
+        refusals = RateLimiter(rate, self._host.now())
         while True:
             try:
                 stream = await listener.accept()

@@ -154,12 +154,15 @@ class RealFiles:
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
         with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # concurrent syncs are combined into one
             list(pool.map(_sync, _shared_out([staged for staged, _ in moves])))
+            folders = list(dict.fromkeys(path.parent for _, path in moves))
+            made = {folder.parent for folder in folders if not folder.is_dir()}
+            for folder in folders:
+                folder.mkdir(mode=0o700, exist_ok=True)
             for staged, path in moves:
                 with suppress(FileNotFoundError):
                     os.replace(staged, path)
-            list(
-                pool.map(_sync, _shared_out(list(dict.fromkeys(path.parent for _, path in moves))))
-            )
+            list(pool.map(_sync, _shared_out(folders)))
+            _sync(made)  # once, not for each folder: a sync takes milliseconds
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:
         try:

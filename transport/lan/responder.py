@@ -12,7 +12,7 @@ from typing import Final
 
 from ..host.datagrams import Place
 from ..host.seam import Interface
-from ..rates import Bucket, Rate
+from ..rates import Rate, RateLimiter
 from . import dns
 from .defaults import (
     ANNOUNCEMENTS,
@@ -52,8 +52,8 @@ class MdnsResponder:
             f"{interface.address}/{interface.prefix}"
         ).network
         self._luck = luck
-        self._taken = Bucket(Rate(limits.taken_burst, limits.taken_per_s), now)
-        self._news = Bucket(Rate(limits.news_burst, limits.news_per_s), now)
+        self._taken = RateLimiter(Rate(limits.taken_burst, limits.taken_per_s), now)
+        self._news = RateLimiter(Rate(limits.news_burst, limits.news_per_s), now)
         self._announce_at = [now + after for after in ANNOUNCEMENTS]
         self._answer_at = _NEVER  # when a reply about this node is due
         self._answered = -_NEVER

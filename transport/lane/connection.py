@@ -14,6 +14,7 @@ from ..defaults import (
     ACK_FRAMES,
     DOUBT_RTTS,
     DOUBT_S,
+    EASE_S,
     FRAME_OVERHEAD_BYTES,
     FRAME_PAYLOAD_BYTES,
     HINTED_S,
@@ -56,6 +57,7 @@ class LaneConnection:
         "bulk_bytes",
         "bulk_waits",
         "cutter",
+        "eased",
         "heard",
         "idle_s",
         "intake",
@@ -104,6 +106,7 @@ class LaneConnection:
         self._probed = now
         self._looked = -inf
         self._hinted = False
+        self.eased = False  # whether a ping or its pong has arrived, so that the tick may wait
         self.ping(now)
 
     # Counted frames.
@@ -222,6 +225,11 @@ class LaneConnection:
         self._ping_mark = self._ping_mark + 1 & 0xFFFF
         self.push_urgent(wire.PING, offset=self._ping_mark + 1)
 
+    def pong(self, offset: int) -> None:
+        """Queue the pong to a ping of the peer, whose field `offset` it repeats."""
+        self.push_urgent(wire.PONG, offset=offset)
+        self.eased = True
+
     def ping_soon(self, now: float) -> None:
         """Queue a ping, unless one is in flight already."""
         if self._ping_sent is None:
@@ -259,6 +267,7 @@ class LaneConnection:
         self.least_rtt = self.rtt if self.least_rtt is None else min(self.least_rtt, self.rtt)
         self._ping_sent = None
         self._hinted = False
+        self.eased = True
 
     def forgive(self, now: float) -> bool:
         """Check whether this tick is late, that is, whether this node's event loop was blocked.
@@ -276,14 +285,30 @@ class LaneConnection:
         if self.forgive(now):
             self.look(now)
         if self._ping_sent is None:
-            ping_at = min(self.heard + self._quiet_for(), self._pinged + PING_S)
-            if now < ping_at:
+            if now < (ping_at := self._ping_at()):
                 self._ticked = ping_at
                 return ping_at
             self.ping(now)
         sent = now if self._ping_sent is None else self._ping_sent
         self._ticked = max(now + _TICK_S, min(self.heard + self._silent_s, sent + self._look()))
         return self._ticked
+
+    def ease(self, due: float) -> float:
+        """Return the time to which a tick that is due at `due` may be put off.
+
+        That is `due` itself unless a ping or a pong has arrived, and the next ping is due much
+        later.
+        """
+        ping_at = self._ping_at() if self.eased and self._ping_sent is None else due
+        self.eased = False
+        if ping_at < due + EASE_S:
+            return due
+        self._ticked = ping_at
+        return ping_at
+
+    def _ping_at(self) -> float:
+        """Return the time at which the next ping is due, if none is in flight."""
+        return min(self.heard + self._quiet_for(), self._pinged + PING_S)
 
     def look_at(self, now: float) -> float:
         """Return the time by which a frame that is sent now should be acknowledged. Return infinity

@@ -21,7 +21,7 @@ from enum import IntEnum
 from math import inf
 from typing import Final
 
-from ..rates import Bucket, Rate
+from ..rates import Rate, RateLimiter
 from .frame import Priority
 
 BURST_S: Final = 0.025
@@ -93,10 +93,10 @@ class Caps:
     down: Cap = Cap()
 
 
-def _bucket(rate: float, now: float, least: float = PACKET_BYTES) -> Bucket:
+def _bucket(rate: float, now: float, least: float = PACKET_BYTES) -> RateLimiter:
     """Return a full bucket of bytes. `rate` is in bytes per second, and `least` is the smallest
     capacity of the bucket in bytes."""
-    return Bucket(Rate(max(rate * BURST_S, least), rate), now)
+    return RateLimiter(Rate(max(rate * BURST_S, least), rate), now)
 
 
 class _WaitingWriters:
@@ -137,7 +137,7 @@ class _Class:
         rates = [rate for rate in (cap.node, ceiling) if rate is not None]
         self.quantum = max(PACKET_BYTES, min(rates) * QUANTUM_S) if rates else inf
         self.ceiling = None if ceiling is None else _bucket(ceiling, now)
-        self.share: Bucket | None = None
+        self.share: RateLimiter | None = None
         if cap.node is not None:
             self.share = _bucket(cap.node * SHARES[flow], now, self.quantum)
         self.waiting = _WaitingWriters()

@@ -10,7 +10,7 @@ import trio
 from ..bytestream import ByteStream
 from ..host.seam import Host
 from ..lane.frame import Fault
-from ..rates import Bucket, MemoryBudget
+from ..rates import MemoryBudget, RateLimiter
 from . import defaults
 from .multistream import ProtocolChoice, ProtocolOffer
 from .muxstream import MuxStream
@@ -29,7 +29,7 @@ class ReadingCharges:
     limiters when they are processed."""
 
     budget: MemoryBudget
-    paces: Sequence[Bucket] = ()
+    paces: Sequence[RateLimiter] = ()
 
 
 class Libp2pConnection:

@@ -16,7 +16,7 @@ from ..host.seam import Host
 from ..identity import Identity
 from ..limits import Crowd
 from ..link.calls import Handler
-from ..rates import Bucket, MemoryBudget, Rate
+from ..rates import MemoryBudget, Rate, RateLimiter
 from ..relay.book import RelayBook
 from . import defaults
 from .calls import CALL, CallService
@@ -62,7 +62,7 @@ class Libp2pResponder:
             self._limits.connections_loopback,
         )
         self._budget = MemoryBudget(self._limits.total_bytes)
-        self._pace = Bucket(Rate(self._limits.burst_bytes, self._limits.rate), host.now())
+        self._pace = RateLimiter(Rate(self._limits.burst_bytes, self._limits.rate), host.now())
         self._calls = CallService(published, self._limits)
         self._hop: HopService | None = None
         if relay is not None:
@@ -122,7 +122,7 @@ class Libp2pResponder:
         session = Libp2pSession(
             self._identity, dialled=False, entropy=self._host.entropy, limits=limits
         )
-        pace = Bucket(Rate(limits.peer_burst_bytes, limits.peer_rate), self._host.now())
+        pace = RateLimiter(Rate(limits.peer_burst_bytes, limits.peer_rate), self._host.now())
         return Libp2pConnection(
             byte_stream,
             session,

@@ -30,6 +30,13 @@ class Alarm:
             if self._scope is not None:
                 self._scope.deadline = at
 
+    def move(self, at: float) -> None:
+        """Schedule the next alarm at the time `at`, which may be later than before."""
+        if at != self._at:
+            self._at = at
+            if self._scope is not None:
+                self._scope.deadline = at
+
     async def run(self) -> None:
         """Wait for alarms and call `expire`, until cancelled."""
         while True:

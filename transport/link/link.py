@@ -386,16 +386,17 @@ class Link:
         self.paths.tick(now)
         if not self._grace.under_way and self.paths.is_suspect(now):
             self.look_again()
-        if now >= self._counted[0] + defaults.LONG_LOOK_S:
-            self._count(now)
+        self._count(now)
 
     def _count(self, now: float) -> None:
-        """Report the link if it is long and has carried much since the last count.
+        """Report the link if its round trip is long and it has carried much since the last count.
 
-        A link that carries much is ticked at least every few seconds, because frames in flight
-        await acknowledgements.
+        `tick` calls this often enough. A link with much traffic is ticked at least every few
+        seconds, for acknowledgements of its frames or for pings from its peer.
         """
         (at, before), carried = self._counted, self.carried
+        if now < at + defaults.LONG_LOOK_S:
+            return
         self._counted = now, carried
         if carried - before >= defaults.LONG_RATE * (now - at) and self.is_long:
             self._owner.carries_much(self)
@@ -421,9 +422,9 @@ class Link:
         once."""
         return self.busy or self._owner.is_watched(self.peer)
 
-    def tick_soon(self) -> None:
-        """Ask the owner to call `tick` earlier, because `due` has become earlier."""
-        self._owner.tick_soon(self)
+    def retime(self) -> None:
+        """Ask the owner to call `tick` at another time, because `due` has changed."""
+        self._owner.retime(self)
 
     def wrote(self) -> None:
         """Wake the tasks that wait to send on a stream, because bytes have left."""
@@ -491,6 +492,9 @@ class Link:
             path.writer.flush(at_once=True)
         if path is not self.paths.used:
             self.paths.heard_beside(path, now, frames=received != path.connection.received)
+        if path.connection.eased:
+            self.paths.ease(path)
+            self._count(now)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._callers.make_room()
         self._account()

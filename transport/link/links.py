@@ -111,19 +111,28 @@ class Links:
                 with self._guard.around(link.peer):
                     link.tick(now)
                     self._give_turn(link)
+        return self._next_turn()
+
+    def _next_turn(self) -> float:
+        """Return the time of the next tick of any link, infinity if none is due.
+
+        Drops the outdated entries before it, so that nothing wakes for them.
+        """
+        turns = self._turns
+        while turns and (turns[0][2] != turns[0][3].due or not turns[0][3].alive):
+            heappop(turns)
         return turns[0][0] if turns else inf
 
-    def _give_turn(self, link: Link) -> float:
-        """Schedule a link's next tick, and return its time; infinity if none is due.
+    def _give_turn(self, link: Link) -> None:
+        """Schedule a link's next tick, unless none is due.
 
         Times are rounded up to a multiple of a step, so that links share wake-ups.
         """
         if link.due == inf:
-            return inf
+            return
         step = defaults.HURRY_S if link.prompt else defaults.TICK_S
         at = self._began + (floor((link.due - self._began) / step) + 1) * step
         heappush(self._turns, (at, next(self._number), link.due, link))
-        return at
 
     async def give_back(self) -> None:
         """Return memory to the system when heavy traffic has ended. Runs until cancelled."""
@@ -273,8 +282,9 @@ class Links:
     def expire_by(self, at: float) -> None:
         self._alarm.set(at)
 
-    def tick_soon(self, link: Link) -> None:
-        self._ticks.set(self._give_turn(link))
+    def retime(self, link: Link) -> None:
+        self._give_turn(link)
+        self._ticks.move(self._next_turn())
 
     def carries_much(self, link: Link) -> None:
         self._tell(self.listeners.much, link)

@@ -33,8 +33,8 @@ class LinkOwner(Protocol[L]):
         """Schedule a call of `Link.expire` at the time `at`, on the host's clock, or earlier."""
         ...
 
-    def tick_soon(self, link: L) -> None:
-        """Reschedule the next call of `Link.tick`, because `Link.due` has become earlier."""
+    def retime(self, link: L) -> None:
+        """Reschedule the next call of `Link.tick`, because `Link.due` has changed."""
         ...
 
     def carries_much(self, link: L) -> None:

@@ -31,7 +31,7 @@ class CarriedLink(Protocol):
     @property
     def attended(self) -> bool: ...
 
-    def tick_soon(self) -> None: ...
+    def retime(self) -> None: ...
 
     def look_again(self) -> None: ...
 
@@ -307,6 +307,17 @@ class LinkPaths:
                 self._drop(path)
         self.due = min([path.due for path in paths], default=inf)
 
+    def ease(self, path: LinkPath) -> None:
+        """Put off the tick of the only path after a ping or pong has arrived, if nothing else is
+        due."""
+        if path is not self.used or len(self._paths) > 1 or path.writer.has_output:
+            return
+        path.connection.idle_s = self._idle_s()
+        due = path.connection.ease(path.due)
+        if due > path.due:
+            path.due = self.due = due
+            self._link.retime()
+
     def _tick_one(self, path: LinkPath, now: float) -> None:
         """Send what is due on one path, or drop the path if its peer has been silent for too
         long."""
@@ -341,7 +352,7 @@ class LinkPaths:
         """Schedule a tick at the time `at` or earlier."""
         if at < self.due:
             self.due = at
-            self._link.tick_soon()
+            self._link.retime()
 
     def _wrote(self) -> None:
         """Schedule the next tick early enough to notice if the frames in flight get no

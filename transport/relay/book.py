@@ -23,7 +23,7 @@ from typing import Final
 from ..lane.shaper import Flow, Shaper, TrafficDirection
 from ..limits import Sources
 from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, RelayLimits
-from .pacer import CircuitShare, RelayPacer
+from .limiter import CircuitShare, RelayLimiter
 
 EXPIRED: Final = "expired"  # code of a circuit that has reached its deadline
 LEAST_PAUSE_S: Final = 0.0005
@@ -214,7 +214,7 @@ class RelayBook:
         self._stranger_sources = Sources(
             limits.stranger_circuits_per_subnet, limits.stranger_circuits
         )
-        self._pacer = RelayPacer(limits.rate, now)
+        self._limiter = RelayLimiter(limits.rate, now)
         self._relayed = 0
         self._pieces = 0
         self._refused: Counter[str] = Counter()
@@ -286,7 +286,7 @@ class RelayBook:
             return self._refuse("too-many-circuits")
         limits = self.limits
         deadline = now + (limits.member_s if trusted else limits.stranger_s)
-        share = self._pacer.join(MEMBER_WEIGHT if trusted else 1)
+        share = self._limiter.join(MEMBER_WEIGHT if trusted else 1)
         terms = Terms(now, since, deadline, stranger)
         circuit = Circuit(self, source, held, terms, share)
         self._enter(circuit)

@@ -22,11 +22,11 @@ CIRCUITS_PER_PAIR: Final = 3
 CODES_COUNTED: Final = 32
 """Largest number of different codes of refusals that are counted."""
 
-# Sharing the rate (pacer.py).
+# Sharing the rate (limiter.py).
 BURST_S: Final = 0.25
 """Largest burst after a pause, as a multiple of the bytes that the rate allows in one second."""
 GRAIN_BYTES: Final = 16 * KIB
-"""Largest grain (see pacer.py), in bytes: about one TLS record."""
+"""Largest grain (see limiter.py), in bytes: about one TLS record."""
 LEAST_GRAIN_BYTES: Final = 1400
 """Smallest grain, in bytes: about one packet."""
 CRUMBS: Final = 8

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from ..host.datagrams import Place
 from ..host.seam import Host
 from ..limits import Arrivals, CrowdEntry, HalfOpen, Limits
-from ..rates import Bucket, Rate
+from ..rates import Rate, RateLimiter
 from . import defaults
 from .defaults import UdpLimits
 
@@ -54,9 +54,9 @@ class FirstPacketGate:
         self._host = host
         self._limits = limits
         self._tokens = _Tokens(host)
-        self._unproven = Bucket(Rate(defaults.BURST, limits.unproven_per_s), 0.0)
+        self._unproven = RateLimiter(Rate(defaults.BURST, limits.unproven_per_s), 0.0)
         looks = Rate(defaults.LOOKS_BURST, limits.looks_per_s)
-        self._looks = Bucket(looks, 0.0), Bucket(looks, 0.0)  # without a token, with one
+        self._looks = RateLimiter(looks, 0.0), RateLimiter(looks, 0.0)  # without a token, with one
         self._arrivals = Arrivals(
             Limits(
                 all_arrivals_burst=limits.beginnings_burst,

@@ -95,7 +95,7 @@ class GeneratedText:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerKept:
+class AnswerResumable:
     """Event: the answer goes on if the connection drops. `resume` with this token, which is a
     secret, continues after the events that the client has received.
 
@@ -104,17 +104,17 @@ class AnswerKept:
 
     token: str
     seed: int
-    event: Literal["kept"] = "kept"
+    event: Literal["resumable"] = "resumable"
 
 
-TextEvent = AnswerKept | ChainChosen | SharerChosen | LayersAwaited | TextPiece
+TextEvent = AnswerResumable | ChainChosen | SharerChosen | LayersAwaited | TextPiece
 """An event of `run` or `resume`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume(Ask[GeneratedText, TextEvent]):
     """Request for the rest of an answer. `since` is the number of events that the client has, not
-    counting `kept`."""
+    counting `resumable`."""
 
     op = "resume"
     token: Annotated[str, TextBound(TOKEN_LIMIT)]

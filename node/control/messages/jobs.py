@@ -131,7 +131,7 @@ class JobsPage:
 
     `more` is the number of jobs after this page, and `totals` counts the jobs in each state. `own`
     is this node's peer id. `at` is the id of the job that this node is working on, or None.
-    `does_jobs` says whether this node works on jobs of other nodes, and `kept` whether it stores
+    `does_jobs` says whether this node works on jobs of other nodes, and `stores` whether it stores
     those jobs. `share` is the part of the nodes' time that this node's jobs get beside those of
     `users` other users with jobs now.
     """
@@ -142,7 +142,7 @@ class JobsPage:
     own: str
     at: str | None = None
     does_jobs: bool
-    kept: bool = True
+    stores: bool = True
     share: float = 1.0
     users: int = 0
 
@@ -401,14 +401,14 @@ class CheckedView:
 class UsagePage:
     """Rows of usage, those with the most tokens first.
 
-    `more` is the number of rows left out. `own` is this node's peer id. `kept` says whether this
+    `more` is the number of rows left out. `own` is this node's peer id. `stores` says whether this
     node stores the reports of other nodes. `checked` has a row for each provider in `usage`.
     """
 
     usage: tuple[UsageRow, ...]
     more: int
     own: str
-    kept: bool = True
+    stores: bool = True
     checked: tuple[CheckedView, ...] = ()
 
 

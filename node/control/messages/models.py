@@ -191,7 +191,7 @@ class ShownModel(ModelEntry):
     None if no daemon was running to find them.
     """
 
-    holders: tuple[ServingNode, ...]
+    providers: tuple[ServingNode, ...]
     config: Mapping[str, Json]
     others: IfKnown[tuple[OtherMeaning, ...]] = None
 

@@ -110,7 +110,7 @@ class JobOperations:
             own=self._own,
             at=self._working.worker.current_job,
             does_jobs=self._working.tools.rules.does_jobs,
-            kept=self._state.interest(("jobs", 0)),
+            stores=self._state.interest(("jobs", 0)),
             share=queue.share(self._own, others),
             users=len(others),
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from ....tasks.jobs.defaults import KEEP_MORE, KEEP_TIME
+from ....tasks.jobs.defaults import REPLICATE_MORE, REPLICATE_TIME
 from ....tasks.jobs.submitting import check_deadline
 from ....tasks.tuning.trainer.accepting import Request
 from ....tasks.tuning.trainer.curve import thinned
@@ -68,7 +68,7 @@ class TuningOperations:
     async def _lack(self, tuning: Tuning) -> jobs.LackView | None:
         """Wait for a while until another node has the job of a fine-tuning. Return why none has."""
         replication = self._parts.replication
-        with trio.move_on_after(KEEP_TIME + KEEP_MORE):
+        with trio.move_on_after(REPLICATE_TIME + REPLICATE_MORE):
             while tuning.is_active and not tuning.progress.trouble:
                 if replication.is_confirmed(tuning.plan.job):
                     break

@@ -16,9 +16,7 @@ from ....tasks.jobs.fairness import FairQueue
 from ....tasks.jobs.kinds.table import KINDS
 from ....tasks.jobs.replication.replication import JobReplication, ReplicationTerms
 from ....tasks.jobs.runner import runners
-from ....tasks.jobs.services import RowServices
 from ....tasks.jobs.worker import OutputStores, Worker
-from ....tasks.serving.slots import Slots
 from ....tasks.tuning.moving.defaults import KIND as TUNING
 from ....tasks.usage.accounting import Accounting
 from ....transport.identity import PeerId
@@ -26,27 +24,21 @@ from ...folder import disk_errors
 from ..base import Base
 from ..content import ContentParts
 from ..network import NetworkParts
-from .moving import Moving, Trainers
+from .moving import Moving
 from .ownjobs import OwnJobs
-from .tools import JobTools
+from .tools import Computing, JobTools
 
 
 class Working:
     """Job service of one node. It is created after the parts that compute."""
 
     def __init__(
-        self,
-        base: Base,
-        network: NetworkParts,
-        content: ContentParts,
-        services: RowServices,
-        serving: Slots,
-        trainers: Trainers,
+        self, base: Base, network: NetworkParts, content: ContentParts, computing: Computing
     ) -> None:
         host, state = base.host, network.state
         self._host, self._state, self._own = host, state, base.identity.peer
         self._folder = base.config.folder
-        self.tools = tools = JobTools(base, network, content, services, serving)
+        self.tools = tools = JobTools(base, network, content, computing)
         rules, shelf = tools.rules, tools.shelf
         jobs = state.views.jobs
         stores = ReplicationTerms(
@@ -56,14 +48,14 @@ class Working:
         """Replication of jobs, their inputs and their outputs."""
         self.own = OwnJobs(tools, self._folder, self.replication)
         """The jobs that this node has submitted."""
-        trust, meter = self.own.checks.trust, network.stage.meter
+        trust, meter = self.own.checks.trust, computing.stage.meter
         self._accounting = Accounting(
             state, self._own, meter, network.payers.now, write_more=trust.write
         )
         live = network.directory.members
         crew = Crew(state.views.members, [*KINDS, TUNING], live=live, now=host.now)
         terms = WorkTerms(tools.turn, rules.is_ready, rules.is_member, FairQueue(trust.weight))
-        self.moving = Moving(base, network, tools, trainers, crew, terms.queue)
+        self.moving = Moving(base, network, tools, computing, crew, terms.queue)
         """Fine-tunings that this node trains for any node."""
         self.worker = Worker(
             tools.node,

@@ -26,12 +26,13 @@ class StoredAnswers:
         settle: Callable[[bool], None],
         groups: Groups,
         clock: Callable[[], float],
+        may_retry: Callable[[Session], bool],
     ) -> None:
-        """The first three arguments are those of `Core`. `groups` learn when spans end."""
+        """The first three arguments are those of `Core`. `groups` learn when spans end. `may_retry`
+        returns whether rows that were not finite may be computed again without the kernels."""
         self._emit, self._emit_soon, self._settle = emit, emit_soon, settle
         self._groups, self._clock = groups, clock
-        self.may_retry: Callable[[Session], bool] = lambda _session: False
-        """Asked whether rows that were not finite may be computed again without the kernels."""
+        self._retries = may_retry
         self._urgent = False  # whether a frame of the step must be sent at its end
 
     def settle(self) -> None:
@@ -187,7 +188,7 @@ class StoredAnswers:
         self.failed(session.name, job.span.epoch, error)
 
     def _may_retry(self, session: Session, job: SpanInProgress, error: EngineError) -> bool:
-        return error.code == "not-finite" and not job.reference and self.may_retry(session)
+        return error.code == "not-finite" and not job.reference and self._retries(session)
 
     def _retry(self, session: Session, job: SpanInProgress, error: EngineError) -> bool:
         """Compute the present input of a job again without the native kernels, which may be wrong,

@@ -50,8 +50,8 @@ class Runner:
         """Asked during steps of background sessions, which end early if it returns True."""
         self._by_share: dict[Share, Session] = {}
         soon, settle = settled
-        self.answers = StoredAnswers(emit, soon, settle, self.scheduler.groups, clock)
-        self.answers.may_retry = self._may_retry
+        groups, retries = self.scheduler.groups, self._may_retry
+        self.answers = StoredAnswers(emit, soon, settle, groups, clock, retries)
         self._reference_s = 0.0  # owed for steps without the native kernels; negative: saved up
         self._repaid_at = clock()
         self.room = Room(

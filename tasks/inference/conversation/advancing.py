@@ -50,17 +50,17 @@ class Advancing:
                     version = await self._directory.changed(version)
 
     def _faster(self, talk: Talk, run: GenerationRun) -> tuple[Hop, ...]:
-        """Return a chain of replicas of the stages that is worth a move, or nothing.
+        """Return a chain of other replicas that is so much faster that a move pays, or an empty
+        chain.
 
-        Its links must be known: among many guesses the best one is mostly too good.
+        The round trips of its links must be known. If many were guessed, the best guess would
+        usually be too low.
         """
         left = min(talk.new - talk.answer.made, EXPECTED_TOKENS)
-        measured = run.times.token_s
-        if not measured or not left:
+        measured, now_s = run.times.latest_s, run.round_s
+        if not now_s or not left:
             return ()
-        # A chain that is faster than was predicted stays. Drafts hide what a round takes.
-        predicted = self._choice.token_s(run.route, talk.model) if talk.drafts.right else 0.0
-        now_s = max(measured, predicted)
+        self._choice.measure(run, talk.model)
         route, then_s = self._best(talk, run)
         saved = left * measured * (1 - then_s / now_s)
         if then_s > MOVE_RATIO * now_s or route == run.route:

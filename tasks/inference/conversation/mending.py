@@ -162,7 +162,7 @@ class Mending:
             await self._chains.change(run, before)
             run.pace.heard_at = self._host.now()
             self._runs.remove(before)
-            self._choice.closed(before)
+            self._choice.closed(before, talk.model)
             talk.run, done = run, True
             await self._chains.drop(before, set(before.peers) - set(run.peers))
             for each in before.standbys.values():

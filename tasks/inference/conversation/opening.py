@@ -145,5 +145,5 @@ class Opening:
         try:
             await self._chains.close(run, self._runs.model(run))
         finally:
-            self._choice.closed(run)
+            self._choice.closed(run, self._runs.model(run))
             self._runs.remove(run)

@@ -70,9 +70,11 @@ class Standing:
         """Keep a standby for the stage at one place. Copy KV to it once that is worth it."""
         while True:
             await trio.sleep(STANDBY_LOOK)
-            worth = self._rebuild_s(talk, run, place) >= STANDBY_WORTH
-            if place in run.standbys:
-                if worth and run.standbys[place].ready:
+            standby = run.standbys.get(place)
+            hop = standby.hop if standby is not None else run.route[place]
+            worth = self._rebuild_s(talk, run, place, hop) >= STANDBY_WORTH
+            if standby is not None:
+                if worth and standby.ready:
                     await self._copy(talk, run, place)
             elif (worth or self._may_begin_early(run)) and not await self._begin(talk, run, place):
                 await trio.sleep(STANDBY_AGAIN)
@@ -86,13 +88,19 @@ class Standing:
             self._early.add(run.session)
         return run.session in self._early
 
-    def _rebuild_s(self, talk: Talk, run: GenerationRun, place: int, have: int = 0) -> float:
-        """Return the predicted seconds until another node, which has the state of `have` positions,
-        has that of a stage: of the hidden states on their way to it, and of computing them."""
-        hop, model = run.route[place], talk.model
+    def _rebuild_s(
+        self, talk: Talk, run: GenerationRun, place: int, other: Hop, have: int = 0
+    ) -> float:
+        """Return the predicted seconds until the stage `other`, which has the state of `have`
+        positions, has that of the stage at a place: of the hidden states on their way to it, which
+        is long over a relay, and of computing them."""
+        hop, model, rate = run.route[place], talk.model, 0.0
         row = model.hidden * DTYPE_BYTES[parse_dtype(hop.dtype)] if place else 4
+        if place and other != hop:
+            rate = self._choice.rate(run.peers[place - 1], other.peer)
         lacking = max(run.computed - have, 0)
-        return lacking * (self._choice.believed(hop, model).row_s + row / STANDBY_RATE)
+        computing = self._choice.believed(hop, model).row_s
+        return lacking * (computing + row / (rate or STANDBY_RATE))
 
     async def prepare(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> bool:
         """Make the stages of another chain standbys of this one. Return whether they can take over
@@ -107,7 +115,7 @@ class Standing:
                 if not await self._open(talk, run, place, other):
                     return False
             standby = run.standbys[place]
-            lacking_s = self._rebuild_s(talk, run, place, standby.have)
+            lacking_s = self._rebuild_s(talk, run, place, other, standby.have)
             if not standby.ready or lacking_s >= STANDBY_WORTH:
                 return False
         return True
@@ -115,8 +123,8 @@ class Standing:
     def rebuild_s(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> float:
         """Return the predicted seconds until the stages of another chain have their state."""
         pairs = enumerate(zip(run.route, route, strict=True))
-        new = [place for place, (hop, other) in pairs if hop != other]
-        return sum(self._rebuild_s(talk, run, place) for place in new)
+        new = [(place, other) for place, (hop, other) in pairs if hop != other]
+        return sum(self._rebuild_s(talk, run, *each) for each in new)
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""

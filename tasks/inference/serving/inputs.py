@@ -12,7 +12,7 @@ from ...drafting.inputs import Inputs
 from ...engine.errors import EngineError
 from ...engine.interface import Sampling, Span, Want
 from ...errors import SessionError
-from ...placement.shard import HeldShard
+from ...placement.shard import ShardProperties
 from ..session import FeedToken, Open, SpanMessage, pack_tokens, unpack_tokens, veiled
 from ..stagesessions import coded
 from ..surviving.stagechanges import StageChanges
@@ -43,7 +43,7 @@ class StageInputs:
             raise SessionError("not-yours", "spans come from the stage before")
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
-        held, rebuilding = session.served.held, session.rebuilding
+        held, rebuilding = session.served.shard, session.rebuilding
         if rebuilding and not rebuilding.takes(message.start, message.count, token=message.token):
             return Reply()  # it was sent before this stage had asked for what is before it
         if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
@@ -70,7 +70,7 @@ class StageInputs:
             raise SessionError("not-yours", "tokens are fed by the head to the first stage")
         if message.position >= session.open.tokens:
             raise SessionError("bad-message", "the position is beyond the session's `tokens`")
-        (token,) = _known((message.token,), session.served.held)
+        (token,) = _known((message.token,), session.served.shard)
         session.inputs = session.inputs or Inputs(session.reached)
         try:
             work = session.inputs.feed(message.position, token)
@@ -87,7 +87,7 @@ class StageInputs:
     ) -> None:
         """Have a window of drafts computed, unless it is void. Raises SessionError if it is
         invalid."""
-        held = session.served.held
+        held = session.served.shard
         if not held.drafts or session.open.pooled:
             raise SessionError("bad-message", "this session has no windows")
         if session.ended:
@@ -117,7 +117,7 @@ class StageInputs:
         if session.open.parts.head:
             found = unpack_tokens(ids, message.count)
             found = veiled(session.open.veil, message.start, found)
-            tokens = _known(found, session.served.held)
+            tokens = _known(found, session.served.shard)
         self._submit(session, message, tokens=tokens, hidden=payload[:states], ids=ids)
 
     def _guess(self, session: StageSession, message: SpanMessage, tokens: tuple[int, ...]) -> None:
@@ -191,7 +191,7 @@ def _wanted(order: Open, message: SpanMessage) -> Want:
     return "token" if message.token else "hidden"
 
 
-def _known(tokens: tuple[int, ...], held: HeldShard) -> tuple[int, ...]:
+def _known(tokens: tuple[int, ...], held: ShardProperties) -> tuple[int, ...]:
     """Return the token ids. Raises SessionError if one of them is not in the vocabulary."""
     if max(tokens) >= held.vocabulary:
         raise SessionError("bad-message", f"a token id exceeds the vocabulary {held.vocabulary}")

@@ -46,7 +46,7 @@ class StageRecalls:
                 raise SessionError("bad-message", "these are more tokens than the session has")
             # Compact, as it is held until the engine replies, for many calls at once.
             tokens = array("I", unpack_tokens(call.payload, count))
-            if tokens and max(tokens) >= session.served.held.vocabulary:
+            if tokens and max(tokens) >= session.served.shard.vocabulary:
                 raise SessionError("bad-message", "a token id exceeds the vocabulary")
             session.heard = self._parts.host.now()
             place, past = message.position, message.prompt

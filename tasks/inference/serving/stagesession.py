@@ -12,7 +12,7 @@ from ...drafting.inputs import Inputs
 from ...engine.activations.layout import packed_bytes
 from ...engine.interface import SessionId
 from ...engine.kv.blocks import BLOCK, GROWTH, blocks_for
-from ...placement.shard import HeldShard
+from ...placement.shard import ShardProperties
 from ...routing.affinity import CachedNames
 from ...routing.waiting import AnswerLength, StepTimes
 from ...usage.metering import Use
@@ -34,7 +34,7 @@ class ServedShard:
     """
 
     number: int
-    held: HeldShard
+    shard: ShardProperties
     used: float  # when a session was last open
     speed: ServedSpeed = field(default_factory=ServedSpeed)
     queue: MemoryQueue = field(default_factory=MemoryQueue)
@@ -46,7 +46,7 @@ class ServedShard:
     def __post_init__(self) -> None:
         costs = self.speed.costs
         self.times = StepTimes(costs.row_s, costs.step_s + costs.row_s)
-        self.names = CachedNames(self.held.kv_tokens)
+        self.names = CachedNames(self.shard.kv_tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,8 +127,8 @@ class StageSession:
 
     @property
     def prompt(self) -> int:
-        """Positions of the prompt, as far as `tokens` and `soon` tell: at most ANSWER_SOON too
-        few."""
+        """Estimated length of the prompt in positions, at most ANSWER_SOON too short. The session
+        only says how many positions it needs soon, which include the beginning of the answer."""
         return self.open.soon - min(ANSWER_SOON, self.open.soon - 1)
 
     @property
@@ -152,11 +152,12 @@ class StageSession:
 
     @property
     def exact(self) -> bool:
-        """Whether the session's KV must not stem from copies in int8.
+        """Whether the session must not use KV that was copied in int8.
 
-        Sessions in float32 are exact in any case: of these, the same text is promised.
+        This holds for all sessions in float32, because their text is promised to be the same each
+        time.
         """
-        return self.open.exact or self.served.held.dtype == "float32"
+        return self.open.exact or self.served.shard.dtype == "float32"
 
     @property
     def waiting(self) -> int:
@@ -194,7 +195,7 @@ class StageSession:
     @property
     def row_bytes(self) -> int:
         """Size in bytes of a hidden state from or for another stage."""
-        held = self.served.held
+        held = self.served.shard
         return packed_bytes(held.hidden) if self.packed else held.token_bytes
 
     @property

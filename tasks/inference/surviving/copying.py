@@ -196,7 +196,7 @@ def parts_of(session: StageSession, start: int, stop: int, size: int) -> Iterato
 
     Each part has about `size` bytes, or one block of one layer.
     """
-    held = session.served.held
+    held = session.served.shard
     first, last = held.parts.start, held.parts.stop
     shape = KvShape(held.kv_heads, held.head_dim, held.dtype)
     block = shape.layer_bytes(BLOCK, "exact")
@@ -208,7 +208,7 @@ def parts_of(session: StageSession, start: int, stop: int, size: int) -> Iterato
 
 def _check_copied(session: StageSession) -> None:
     """Raise SessionError `not-copied` if the KV of a session cannot be copied."""
-    if not session.served.held.kv_heads or session.open.pooled:
+    if not session.served.shard.kv_heads or session.open.pooled:
         raise SessionError("not-copied", "the state of this session cannot be copied")
 
 

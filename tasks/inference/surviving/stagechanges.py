@@ -128,7 +128,7 @@ class StageChanges:
             return
         most = REBUILD_TOKENS
         if order.index:
-            most = min(most, max(1, REBUILD_BYTES // session.served.held.token_bytes))
+            most = min(most, max(1, REBUILD_BYTES // session.served.shard.token_bytes))
         if (wanted := rebuilding.ask(most)) is None:
             return
         need = Need(

@@ -18,7 +18,7 @@ from .. import defaults
 from ..desk import Desk
 from ..errors import BadSpec, JobError
 from ..spec import read_spec
-from .replication import JobReplication, KeepRefusal
+from .replication import JobReplication, ReplicationRefusal
 
 Blob = tuple[str, int]
 """(root, bytes) of the blob with the rows of a job. The root is "" if they are in its entries."""
@@ -38,21 +38,23 @@ class OwnReplication:
         self._blob_of = blob_of
         self._confirmed = set[str]()  # jobs that other nodes have
         self._asking = Counter[str]()  # jobs for which other nodes are asked now
-        self._refusals = dict[str, KeepRefusal]()  # the last one, by job
+        self._refusals = dict[str, ReplicationRefusal]()  # the last one, by job
 
     async def confirm(self, jobs: Sequence[str]) -> bool:
         """Have other nodes store jobs with their rows. Return whether they have all of them.
 
-        `jobs` are in the order of submission. This takes KEEP_TIME and KEEP_MORE at most.
+        `jobs` are in the order of submission. This takes REPLICATE_TIME and REPLICATE_MORE at most.
         """
-        few = trio.CapacityLimiter(defaults.KEEP_AT_ONCE)
+        few = trio.CapacityLimiter(defaults.REPLICATE_AT_ONCE)
         pieces = [self._last_piece(job) for job in jobs]
         blobs = [self._blob(piece) for piece in pieces]
 
         async def ask(at: int, piece: Job) -> None:
             """Ask for one job. A node that has its last piece has the entries of those before."""
             async with few:
-                answer = await self._replication.attempt(piece.id, *blobs[at], defaults.KEEP_COPIES)
+                answer = await self._replication.attempt(
+                    piece.id, *blobs[at], defaults.REPLICATE_COPIES
+                )
             before = [job for job, blob in zip(jobs[:at], blobs[:at], strict=True) if not blob[0]]
             if answer.is_stored:
                 self._confirmed.update(before, [jobs[at]])
@@ -61,7 +63,7 @@ class OwnReplication:
 
         self._asking.update(jobs)
         try:
-            with trio.move_on_after(defaults.KEEP_TIME + defaults.KEEP_MORE):
+            with trio.move_on_after(defaults.REPLICATE_TIME + defaults.REPLICATE_MORE):
                 async with trio.open_nursery() as nursery:
                     for at, piece in enumerate(pieces):
                         if piece is not None and (blobs[at][0] or at == len(jobs) - 1):
@@ -86,7 +88,7 @@ class OwnReplication:
 
         Jobs are asked for again when a node comes that does jobs, and else in growing intervals.
         """
-        shortest, longest = defaults.KEEP_AGAIN
+        shortest, longest = defaults.REPLICATE_AGAIN
         pause, next_at, asked = shortest, self._host.now(), frozenset[PeerId]()
         while True:
             changed = self._desk.changed
@@ -98,7 +100,7 @@ class OwnReplication:
                 await self.confirm(lacking)
                 next_at, asked = self._host.now() + pause, helpers
             if self._desk.unfinished():
-                await trio.sleep(defaults.KEEP_AGAIN_LOOK)
+                await trio.sleep(defaults.REPLICATE_AGAIN_LOOK)
             else:
                 await changed.wait()
 
@@ -110,7 +112,7 @@ class OwnReplication:
         self._confirmed &= known
         self._refusals = {job: said for job, said in self._refusals.items() if job in known}
         lacking = [job for job in unfinished if job not in self._confirmed | self._asking.keys()]
-        return [*lacking[: defaults.KEEP_BATCH], *lacking[defaults.KEEP_BATCH :][-1:]]
+        return [*lacking[: defaults.REPLICATE_BATCH], *lacking[defaults.REPLICATE_BATCH :][-1:]]
 
     def _last_piece(self, job: str) -> Job | None:
         """Return the last listed piece of a job, or None if none is listed."""
@@ -125,7 +127,7 @@ class OwnReplication:
         return "", 0
 
 
-def not_replicated(refusal: KeepRefusal | None) -> JobError:
+def not_replicated(refusal: ReplicationRefusal | None) -> JobError:
     """Return the error that no other node has a job. `refusal` is the last answer, or None if no
     node was asked."""
     lacking = "no other node has the job yet"
@@ -147,7 +149,7 @@ _STAY: Final = "keep this node running, it goes on trying"
 _HINTS: Final = {
     "full": "; or give the other node more disk: `shoal node --disk`",
     "busy": "; the other node has stored much for you, and has room again in some minutes",
-    "not-kept": "; or start a node that serves the model and does jobs",
+    "no-replica": "; or start a node that serves the model and does jobs",
 }
 
 

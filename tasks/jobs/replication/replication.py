@@ -21,19 +21,19 @@ from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ....transport.link.calls import Call, Refusal, Reply
 from ....transport.message import Message, Root
-from ....transport.rates import Bucket, Rate, Rates
+from ....transport.rates import Rate, RateLimiter, Rates
 from ...inference.courier import Courier
 from .. import defaults
 from ..errors import BadSpec
 from ..shelf import Shelves
 from ..spec import root_of
 
-KEEP = "job.keep"
+REPLICATE = "job.replicate"
 _MIB = 2**20
 
 
-class Keep(Message, frozen=True):
-    """`job.keep`: confirm that you have a job's entry, and keep a blob for its author."""
+class Replicate(Message, frozen=True):
+    """`job.replicate`: confirm that you have a job's entry, and keep a blob for its author."""
 
     job: Root
     blob: Root | None = None
@@ -41,7 +41,7 @@ class Keep(Message, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRefusal:
+class ReplicationRefusal:
     """Why a peer does not store a job. `code` and `message` may come from that peer."""
 
     peer: PeerId
@@ -50,11 +50,11 @@ class KeepRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepAnswer:
+class ReplicationAnswer:
     """Whether a peer stores a job, and the last refusal, if there was one."""
 
     is_stored: bool
-    refusal: KeepRefusal | None
+    refusal: ReplicationRefusal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ReplicationTerms:
 
 
 class JobReplication:
-    """Both sides of `job.keep` on one node."""
+    """Both sides of `job.replicate` on one node."""
 
     def __init__(
         self,
@@ -87,25 +87,27 @@ class JobReplication:
         self._jobs = jobs
         self._shelf = shelf
         self._terms = terms
-        self.rates = Rates(Rate(*defaults.KEEP_RATE))
+        self.rates = Rates(Rate(*defaults.REPLICATE_RATE))
         """How much this node stores for each peer."""
         # Not in `rates`: only callers that have a part in a job may use up the total.
-        self._total = Bucket(Rate(*defaults.KEEP_TOTAL), host.now())
-        courier.handle(KEEP, self._on_keep)
+        self._total = RateLimiter(Rate(*defaults.REPLICATE_TOTAL), host.now())
+        courier.handle(REPLICATE, self._on_replicate)
 
     async def replicate(self, job: str, blob: str = "", size: int = 0) -> bool:
         """Ask other nodes to store a job and a blob of it. Return whether one does."""
         return (await self.attempt(job, blob, size)).is_stored
 
-    async def attempt(self, job: str, blob: str = "", size: int = 0, copies: int = 1) -> KeepAnswer:
+    async def attempt(
+        self, job: str, blob: str = "", size: int = 0, copies: int = 1
+    ) -> ReplicationAnswer:
         """Ask other nodes to store a job and a blob of it, until `copies` of them do. Without a
         blob one is enough, because feeds spread the job.
 
-        This takes KEEP_TIME at most. Further ones get KEEP_MORE seconds after the first.
+        This takes REPLICATE_TIME at most. Further ones get REPLICATE_MORE seconds after the first.
         """
         wanted = copies if blob else 1
         waiting = iter(self._some_helpers(job))
-        stored, refusals = list[PeerId](), list[KeepRefusal]()
+        stored, refusals = list[PeerId](), list[ReplicationRefusal]()
 
         async def ask() -> None:
             """Ask one helper after the other until one stores it."""
@@ -115,23 +117,27 @@ class JobReplication:
                     refusals.append(refusal)
                 else:
                     stored.append(peer)
-                    scope.deadline = min(scope.deadline, trio.current_time() + defaults.KEEP_MORE)
+                    scope.deadline = min(
+                        scope.deadline, trio.current_time() + defaults.REPLICATE_MORE
+                    )
                     return
 
-        message = Keep(job, blob or None, size).fields()
-        with trio.move_on_after(defaults.KEEP_TIME) as scope:
+        message = Replicate(job, blob or None, size).fields()
+        with trio.move_on_after(defaults.REPLICATE_TIME) as scope:
             async with trio.open_nursery() as nursery:
                 for _ in range(wanted):
                     nursery.start_soon(ask)
-        return KeepAnswer(bool(stored), refusals[-1] if refusals else None)
+        return ReplicationAnswer(bool(stored), refusals[-1] if refusals else None)
 
-    async def _refused(self, peer: PeerId, message: Mapping[str, object]) -> KeepRefusal | None:
+    async def _refused(
+        self, peer: PeerId, message: Mapping[str, object]
+    ) -> ReplicationRefusal | None:
         """Ask a peer. Return its refusal, or None if it stores what was asked."""
         try:
             await self._courier.meet(peer)
-            await self._courier.call(peer, KEEP, message, timeout=defaults.KEEP_TIME)
+            await self._courier.call(peer, REPLICATE, message, timeout=defaults.REPLICATE_TIME)
         except (CallRefused, LinkClosed) as error:
-            return KeepRefusal(peer, error.code, error.message)
+            return ReplicationRefusal(peer, error.code, error.message)
         return None
 
     def helpers(self) -> Sequence[PeerId]:
@@ -149,19 +155,19 @@ class JobReplication:
             with suppress(BadSpec):
                 serving = self._terms.serving(root_of(standing.job.spec))
                 helpers.sort(key=lambda peer: peer not in serving)
-        return helpers[: defaults.KEEP_ASKED]
+        return helpers[: defaults.REPLICATE_ASKED]
 
-    async def _on_keep(self, call: Call) -> Reply | Refusal:
+    async def _on_replicate(self, call: Call) -> Reply | Refusal:
         try:
-            asked = typed(Keep, call.header)
+            asked = typed(Replicate, call.header)
         except Undecodable as error:
             return Refusal("bad-request", str(error))
         if not self._terms.keeps(call.peer):
-            return Refusal("not-kept", "this node does no jobs for you")
+            return Refusal("no-replica", "this node does no jobs for you")
         if not self.rates.take(call.peer, self._host.now(), max(1.0, asked.size / _MIB)):
             return Refusal("busy", "this node has stored much for you lately")
         try:
-            with trio.fail_after(defaults.KEEP_TIME):
+            with trio.fail_after(defaults.REPLICATE_TIME):
                 job = await self._job(asked.job)
                 refusal = await self._refusal(call.peer, job, asked)
                 if refusal is None and asked.blob is not None:
@@ -177,22 +183,22 @@ class JobReplication:
     async def _job(self, job: str) -> Job:
         """Wait until a job's entry is here, and return it."""
         while (found := self._jobs.get(job)) is None or found.job is None:  # noqa: ASYNC110
-            await trio.sleep(defaults.KEEP_LOOK)
+            await trio.sleep(defaults.REPLICATE_LOOK)
         return found.job
 
-    async def _refusal(self, peer: PeerId, job: Job, asked: Keep) -> Refusal | None:
+    async def _refusal(self, peer: PeerId, job: Job, asked: Replicate) -> Refusal | None:
         """Return why this node does not keep a blob of a job for a peer, or None if it does."""
         if peer != job.author:
             if asked.size > defaults.RESULT_BYTES:
                 return Refusal("not-yours", "you are not the author of the job")
-            with trio.move_on_after(defaults.KEEP_CLAIM_TIME):
+            with trio.move_on_after(defaults.REPLICATE_CLAIM_TIME):
                 while not self._has_claim(peer, job):  # noqa: ASYNC110
-                    await trio.sleep(defaults.KEEP_LOOK)
+                    await trio.sleep(defaults.REPLICATE_LOOK)
             if not self._has_claim(peer, job):
                 return Refusal("not-yours", "you are neither the author nor work on the job")
         if asked.blob is None or self._works_for(job):
             return None
-        return Refusal("not-kept", "this node does nothing for the model of the job")
+        return Refusal("no-replica", "this node does nothing for the model of the job")
 
     def _has_claim(self, peer: PeerId, job: Job) -> bool:
         """Return whether a peer has a claim on a job that its author does not refuse."""

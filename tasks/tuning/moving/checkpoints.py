@@ -11,7 +11,7 @@ from ....transport.errors import ShoalError
 from ...engine.families import Architecture
 from ...errors import NoRoute
 from ...jobs.models import JobModels
-from ...jobs.results import KeptWork
+from ...jobs.results import SavedWork
 from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
 from ...jobs.spec import seal_of
@@ -97,7 +97,7 @@ class Checkpoints:
             return data
         return self._seals.open_rows(job, seal, data)
 
-    async def take(self, job: Job, kept: KeptWork) -> Saved:
+    async def take(self, job: Job, work: SavedWork) -> Saved:
         """Fetch and check a checkpoint that another node has made, and keep it. Its rows are kept
         with it.
 
@@ -105,7 +105,7 @@ class Checkpoints:
         """
         known = await self.known(job)
         whole = self._vault.whole
-        loaded = await self._vault.load(kept, known.terms, for_peer=True)
+        loaded = await self._vault.load(work, known.terms, for_peer=True)
         await self.rows(job, known.spec)
         if self._vault.whole > whole:
             self._vault.whole += known.spec.rows.size
@@ -120,10 +120,10 @@ class Checkpoints:
         if the author's own one does not fit, and NotEnoughDisk if this node has no room for one:
         an older one would repeat steps that another node need not repeat.
         """
-        for kept in self._candidates(job):
+        for work in self._candidates(job):
             try:
                 whole = self._vault.whole
-                loaded = await self._vault.load(kept, known.terms)
+                loaded = await self._vault.load(work, known.terms)
                 await self._vault.hold(job.id, loaded.saved, job.author)
                 if self._vault.whole > whole:
                     self._vault.whole += known.spec.rows.size
@@ -135,20 +135,20 @@ class Checkpoints:
         start = known.spec.start
         if start is None:
             return None
-        loaded = await self._vault.load(KeptWork(start.root, start.size), known.terms)
+        loaded = await self._vault.load(SavedWork(start.root, start.size), known.terms)
         await self._vault.hold(job.id, loaded.saved, job.author)
         return loaded
 
-    def _candidates(self, job: Job) -> Sequence[KeptWork]:
+    def _candidates(self, job: Job) -> Sequence[SavedWork]:
         """Return the checkpoints that claims name, and the latest one here, by their steps."""
-        found = list[tuple[int, KeptWork]]()
-        for claim in self._jobs.kept_of(job.id):
+        found = list[tuple[int, SavedWork]]()
+        for claim in self._jobs.saved_of(job.id):
             with suppress(ShoalError):
-                found.append((claim.step, KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)))
+                found.append((claim.step, SavedWork.read(claim.saved, defaults.MANIFEST_BYTES)))
         if (own := self._vault.latest(job.id)) is not None:
-            found.append((own.step, own.kept))
+            found.append((own.step, own.work))
         ordered = sorted(found, key=lambda each: -each[0])
-        return list(dict.fromkeys(kept for _, kept in ordered))
+        return list(dict.fromkeys(work for _, work in ordered))
 
     async def save(
         self, job: str, terms: CheckpointTerms, learned: Learned, points: Sequence[Point]
@@ -156,9 +156,9 @@ class Checkpoints:
         """Store a checkpoint of this node's own work. Raises ModelError if the disk refuses it."""
         return await self._vault.save(job, terms, learned, points)
 
-    async def load(self, kept: KeptWork, terms: CheckpointTerms) -> LoadedCheckpoint:
+    async def load(self, work: SavedWork, terms: CheckpointTerms) -> LoadedCheckpoint:
         """Return a checkpoint. Raises the errors of `Vault.load`."""
-        return await self._vault.load(kept, terms)
+        return await self._vault.load(work, terms)
 
     async def tidy(self) -> None:
         """Delete the checkpoints of jobs that no longer exist."""

@@ -19,9 +19,9 @@ LACKS_FOR = 10.0  # seconds for which the author of a job that asked for a place
 LACKING = 256  # authors that lack a place and are remembered
 
 # A second copy.
-HOLD_TIME = 60.0  # seconds in which another node takes a checkpoint
-HOLD_RATE = (8.0, 0.5)  # checkpoints that one node may give to this one: at once, per second
-HOLD_TOTAL = (32.0, 1.0)  # … all nodes together, because peers cost nothing
+STAND_BY_TIME = 60.0  # seconds in which another node takes a checkpoint
+STAND_BY_RATE = (8.0, 0.5)  # checkpoints that one node may give to this one: at once, per second
+STAND_BY_TOTAL = (32.0, 1.0)  # … all nodes together, because peers cost nothing
 HELD = 16  # fine-tunings of which this node has checkpoints of others
 NAMED_AFTER = 60.0  # seconds after which a claim names a checkpoint that no other node takes
 CLAIM_TIME = 5.0  # seconds for which a checkpoint waits until its trainer's claim is here

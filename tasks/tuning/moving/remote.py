@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import trio
 from msgspec import Meta
 
-from ....state.defaults import CLAIM_KEPT_BYTES
+from ....state.defaults import CLAIM_SAVED_BYTES
 from ....state.views.jobs import Claim, Job
 from ....transport.decoding import read_json
 from ....transport.errors import ShoalError, Undecodable
@@ -21,7 +21,7 @@ from ....transport.message import Message
 from ...jobs import defaults as job_defaults
 from ...jobs.desk import Desk, JobNode
 from ...jobs.replication.confirming import OwnReplication
-from ...jobs.results import JobOutcome, KeptWork
+from ...jobs.results import JobOutcome, SavedWork
 from ...jobs.sealing.seals import JobSeals
 from ...jobs.shelf import Shelves
 from ...jobs.submitting import Submitter
@@ -44,7 +44,7 @@ _ONLY_HERE: Final = "only this node has the rows: keep it running until another 
 class _Line(Message, frozen=True):
     """The output of a fine-tuning."""
 
-    kept: Annotated[str, Meta(min_length=2 * CLAIM_KEPT_BYTES, max_length=2 * CLAIM_KEPT_BYTES)]
+    saved: Annotated[str, Meta(min_length=2 * CLAIM_SAVED_BYTES, max_length=2 * CLAIM_SAVED_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class RemoteTunings:
             rows=SizedBlob(root, len(data)),
             data=errand.data,
             name=errand.model[: job_defaults.ABSTRACT // 2],
-            start=None if begun is None else SizedBlob(*begun.kept),
+            start=None if begun is None else SizedBlob(*begun.work),
         )
         if secret is not None:
             spec = sealed_tuning(spec, draft[0], self._seals, secret)
@@ -188,11 +188,11 @@ class RemoteTunings:
                     hint="`shoal finetune resume ID` goes on from the last state that is here",
                 )
             here = self._runner.progress_of(job)
-            named = next(iter(self._jobs.kept_of(job)), None)
+            named = next(iter(self._jobs.saved_of(job)), None)
             if here is not None:
                 _copy(here, progress)
-            elif named is not None and named.kept != looked:
-                looked = named.kept
+            elif named is not None and named.saved != looked:
+                looked = named.saved
                 await self._look(standing.job, named, self._terms(errand, job), progress, show)
             if here is None:
                 progress.trouble = self._waits_for(job, standing.claim)
@@ -232,8 +232,8 @@ class RemoteTunings:
     ) -> None:
         """Fetch the loss curve of the newest checkpoint, without its tensors."""
         with suppress(ShoalError):  # the next checkpoint can be read again
-            kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
-            seen = await self._vault.look(job.id, kept, terms)
+            work = SavedWork.read(claim.saved, defaults.MANIFEST_BYTES)
+            seen = await self._vault.look(job.id, work, terms)
             progress.step = progress.saved = seen.step
             progress.best, progress.best_step = seen.best, seen.best_step
             for point in seen.points:
@@ -251,13 +251,13 @@ class RemoteTunings:
         try:
             data = outcome.text.encode()
             line = read_json(_Line, data, limit=job_defaults.RESULT_BYTES)
-            kept = KeptWork.read(bytes.fromhex(line.kept), defaults.MANIFEST_BYTES)
+            work = SavedWork.read(bytes.fromhex(line.saved), defaults.MANIFEST_BYTES)
         except (Undecodable, ValueError):
             raise TuningError("bad-checkpoint", "the trainer named no state") from None
         pause, longest = RETRY
         while True:
             try:
-                loaded = await self._vault.load(kept, terms)
+                loaded = await self._vault.load(work, terms)
             except TuningError:
                 raise
             except ShoalError as error:
@@ -274,10 +274,10 @@ class RemoteTunings:
         """Remove a job, and return the newest available state, or None if there is none or the
         result was false."""
         found = None
-        for claim in () if job in self._false else self._jobs.kept_of(job):
+        for claim in () if job in self._false else self._jobs.saved_of(job):
             with suppress(ShoalError):
-                kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
-                loaded = await self._vault.load(kept, self._terms(errand, job))
+                work = SavedWork.read(claim.saved, defaults.MANIFEST_BYTES)
+                loaded = await self._vault.load(work, self._terms(errand, job))
                 found = loaded.learned, loaded.points
                 break
         await self.withdraw(job)

@@ -23,7 +23,7 @@ from ...errors import SessionError
 from ...jobs.errors import BadSpec, Unsealable
 from ...jobs.kinds.kind import ON_MODEL, Declared, JobStage, Merging, Resource, is_able
 from ...jobs.models import JobModels
-from ...jobs.results import JobOutcome, KeptWork, failed
+from ...jobs.results import JobOutcome, SavedWork, failed
 from ...jobs.runner import MOVED, NOT_NOW, ReportProgress
 from ...jobs.spec import root_of
 from ..interface import TuningChain
@@ -141,8 +141,8 @@ class FinetuneRunner:
 
     async def proven(self, job: Job, claim: Claim) -> int:
         """Fetch and keep the checkpoint that a claim names, and return its step."""
-        kept = KeptWork.read(claim.kept, defaults.MANIFEST_BYTES)
-        return (await self._checkpoints.take(job, kept)).step
+        work = SavedWork.read(claim.saved, defaults.MANIFEST_BYTES)
+        return (await self._checkpoints.take(job, work)).step
 
     def progress_of(self, job: str) -> Progress | None:
         """Return the progress of a fine-tuning that this node trains now."""
@@ -266,7 +266,7 @@ class FinetuneRunner:
     async def replicate(self, job: Job, saved: Saved) -> bool:
         """Give a checkpoint to a node that would continue the training. Return False if those that
         are asked refuse it, and True if there is none."""
-        return await self._standby.replicate(job, saved.kept)
+        return await self._standby.replicate(job, saved.work)
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
@@ -342,7 +342,7 @@ class _Store:
 
     def _say(self, saved: Saved) -> None:
         self._named, self._named_at = saved, self._runner.now()
-        self._progress(saved.step, saved.kept.packed())
+        self._progress(saved.step, saved.work.packed())
 
 
 def _outcome(progress: Progress, saved: Saved) -> JobOutcome:
@@ -354,6 +354,6 @@ def _outcome(progress: Progress, saved: Saved) -> JobOutcome:
         "held_out": progress.held_out,
         "best": progress.best,
         "best_step": progress.best_step,
-        "kept": saved.kept.packed().hex(),
+        "saved": saved.work.packed().hex(),
     }
     return JobOutcome(text=json.dumps(line) + "\n")

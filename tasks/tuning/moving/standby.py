@@ -12,7 +12,7 @@ import trio
 from msgspec import Meta
 
 from ....dht.errors import NotEnoughDisk
-from ....state.defaults import CLAIM_KEPT_BYTES
+from ....state.defaults import CLAIM_SAVED_BYTES
 from ....state.views.jobs import Job, Jobs
 from ....transport.decoding import typed
 from ....transport.errors import CallRefused, LinkClosed, ShoalError, Undecodable
@@ -20,22 +20,22 @@ from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ....transport.link.calls import Call, Refusal, Reply
 from ....transport.message import Message, Root
-from ....transport.rates import Bucket, Rate, Rates
+from ....transport.rates import Rate, RateLimiter, Rates
 from ...inference.courier import Courier
 from ...jobs.errors import BadOutcome
-from ...jobs.results import KeptWork
+from ...jobs.results import SavedWork
 from ..trainer.errors import TuningError
 from . import defaults
 from .checkpoints import Checkpoints
 
-HOLD, MOVE = "job.hold", "job.move"
+STAND_BY, MOVE = "job.stand_by", "job.move"
 
 
-class Hold(Message, frozen=True):
-    """`job.hold`: fetch and keep the checkpoint `kept` of a job that the caller works on."""
+class StandBy(Message, frozen=True):
+    """`job.stand_by`: fetch and keep the checkpoint `saved` of a job that the caller works on."""
 
     job: Root
-    kept: Annotated[bytes, Meta(min_length=CLAIM_KEPT_BYTES, max_length=CLAIM_KEPT_BYTES)]
+    saved: Annotated[bytes, Meta(min_length=CLAIM_SAVED_BYTES, max_length=CLAIM_SAVED_BYTES)]
 
 
 class Move(Message, frozen=True):
@@ -45,7 +45,7 @@ class Move(Message, frozen=True):
 
 
 class TrainerStandby:
-    """Both sides of `job.hold` on one node.
+    """Both sides of `job.stand_by` on one node.
 
     `heirs` returns the live workers that would continue a job, this node excluded. `stores_for`
     returns whether this node stores checkpoints for a peer.
@@ -67,36 +67,36 @@ class TrainerStandby:
         self._checkpoints = checkpoints
         self._heirs = heirs
         self._stores_for = stores_for
-        self._rates = Rates(Rate(*defaults.HOLD_RATE))
+        self._rates = Rates(Rate(*defaults.STAND_BY_RATE))
         # Not in `_rates`: only the trainers of jobs may use up the total.
-        self._total = Bucket(Rate(*defaults.HOLD_TOTAL), host.now())
+        self._total = RateLimiter(Rate(*defaults.STAND_BY_TOTAL), host.now())
         self._taking: set[str] = set()
-        courier.handle(HOLD, self._on_hold)
+        courier.handle(STAND_BY, self._on_stand_by)
 
-    async def replicate(self, job: Job, kept: KeptWork) -> bool:
+    async def replicate(self, job: Job, work: SavedWork) -> bool:
         """Give a checkpoint to the first of the heirs that takes it.
 
         Return whether one does, or there is none.
         """
-        message = Hold(job.id, kept.packed()).fields()
+        message = StandBy(job.id, work.packed()).fields()
         heirs = self._heirs(job)[:2]
         for peer in heirs:
             try:
                 await self._courier.meet(peer)
-                await self._courier.call(peer, HOLD, message, timeout=defaults.HOLD_TIME)
+                await self._courier.call(peer, STAND_BY, message, timeout=defaults.STAND_BY_TIME)
             except (CallRefused, LinkClosed):
                 continue
             return True
         return not heirs
 
-    async def _on_hold(self, call: Call) -> Reply | Refusal:
+    async def _on_stand_by(self, call: Call) -> Reply | Refusal:
         try:
-            asked = typed(Hold, call.header)
-            kept = KeptWork.read(asked.kept, defaults.MANIFEST_BYTES)
+            asked = typed(StandBy, call.header)
+            work = SavedWork.read(asked.saved, defaults.MANIFEST_BYTES)
         except (Undecodable, BadOutcome) as error:
             return Refusal("bad-request", str(error))
         if not self._stores_for(call.peer):
-            return Refusal("not-kept", "this node does no jobs for you")
+            return Refusal("no-replica", "this node does no jobs for you")
         full = len(self._checkpoints.jobs) >= defaults.HELD
         if full and asked.job not in self._checkpoints.jobs:
             return Refusal("busy", f"this node has checkpoints of {defaults.HELD} fine-tunings")
@@ -104,8 +104,8 @@ class TrainerStandby:
             return Refusal("busy", "this node has just taken checkpoints of yours")
         self._taking.add(asked.job)
         try:
-            with trio.fail_after(defaults.HOLD_TIME):
-                await self._take(call.peer, asked.job, kept)
+            with trio.fail_after(defaults.STAND_BY_TIME):
+                await self._take(call.peer, asked.job, work)
         except trio.TooSlowError:
             return Refusal("not-stored", "the checkpoint did not arrive in time")
         except NotEnoughDisk as error:
@@ -116,7 +116,7 @@ class TrainerStandby:
             self._taking.discard(asked.job)
         return Reply()
 
-    async def _take(self, peer: PeerId, job: str, kept: KeptWork) -> None:
+    async def _take(self, peer: PeerId, job: str, work: SavedWork) -> None:
         """Fetch, check and keep a checkpoint.
 
         Raises TuningError `not-claimed` if the peer does not work on the job, and `busy` if this
@@ -130,7 +130,7 @@ class TrainerStandby:
             raise TuningError("not-claimed", "you do not work on this job")
         if not self._total.take(self._host.now()):
             raise TuningError("busy", "this node has just taken many checkpoints")
-        await self._checkpoints.take(standing.job, kept)
+        await self._checkpoints.take(standing.job, work)
 
     def _is_trainer(self, peer: PeerId, job: str) -> bool:
         """Return whether a peer has the claim on a fine-tuning that counts.

@@ -21,7 +21,7 @@ from ....transport.host.seam import Host
 from ....transport.message import Message, pack
 from ...engine.layouts import Shape
 from ...jobs.errors import Unsealable
-from ...jobs.results import KeptWork
+from ...jobs.results import SavedWork
 from ...jobs.sealing.states import StateSeal
 from ...jobs.shelf import Shelves
 from ..interface import LearnedName
@@ -75,7 +75,7 @@ class _CheckpointManifest(Message, frozen=True):
 class Saved:
     """A stored checkpoint: its manifest, and the roots of the manifest and of all parts."""
 
-    kept: KeptWork
+    work: SavedWork
     step: int
     roots: frozenset[str]
 
@@ -166,7 +166,7 @@ class Vault:
         )  # fmt: skip
         stored = await self._put(pack(manifest), terms, announced=True)
         roots = {stored.root, *(part.root for part in (*parts.values(), *curve))}
-        saved = Saved(KeptWork(stored.root, stored.size), learned.step, frozenset(roots))
+        saved = Saved(SavedWork(stored.root, stored.size), learned.step, frozenset(roots))
         await self.hold(job, saved, terms.author)
         return saved
 
@@ -215,7 +215,7 @@ class Vault:
             await self._shelf.drop(root)
 
     async def load(
-        self, kept: KeptWork, terms: CheckpointTerms, *, for_peer: bool = False
+        self, work: SavedWork, terms: CheckpointTerms, *, for_peer: bool = False
     ) -> LoadedCheckpoint:
         """Return a checkpoint whose missing parts are fetched from any node that has them.
         `for_peer` says that a peer has asked this node to keep it.
@@ -224,12 +224,12 @@ class Vault:
         or BadOutcome if a part cannot be fetched. A checkpoint with impossible values is deleted.
         """
         before = self._shelf.fetched
-        found, wanted = await self._manifest(kept, terms, for_peer=for_peer)
+        found, wanted = await self._manifest(work, terms, for_peer=for_peer)
         parts = [found.tensors, found.first, found.second, *found.curve]
         parts += [] if found.best is None else [found.best]
-        roots = frozenset({kept.root, *(part.root for part in parts)})
+        roots = frozenset({work.root, *(part.root for part in parts)})
         if for_peer:
-            sizes = {kept.root: kept.size, **{part.root: part.size for part in parts}}
+            sizes = {work.root: work.size, **{part.root: part.size for part in parts}}
             await self._shelf.check_room(sizes, terms.author)
         try:
             loaded = await self._loaded(found, wanted, terms, for_peer=for_peer)
@@ -238,8 +238,8 @@ class Vault:
             raise
         if (fetched := self._shelf.fetched - before) > 0:
             self.fetched += fetched
-            self.whole += kept.size + sum(part.size for part in parts)
-        return LoadedCheckpoint(*loaded, Saved(kept, found.step, roots))
+            self.whole += work.size + sum(part.size for part in parts)
+        return LoadedCheckpoint(*loaded, Saved(work, found.step, roots))
 
     async def _loaded(
         self,
@@ -264,25 +264,25 @@ class Vault:
         )  # fmt: skip
         return learned, points
 
-    async def look(self, job: str, kept: KeptWork, terms: CheckpointTerms) -> Seen:
+    async def look(self, job: str, work: SavedWork, terms: CheckpointTerms) -> Seen:
         """Return what a checkpoint says without its tensors, which are not fetched.
 
         Raises the errors of `load`.
         """
-        found, _ = await self._manifest(kept, terms)
+        found, _ = await self._manifest(work, terms)
         points = await self._curve(found, terms)
-        roots = frozenset({kept.root, *(part.root for part in found.curve)})
-        await self.hold(f"look {job}", Saved(kept, found.step, roots), terms.author)
+        roots = frozenset({work.root, *(part.root for part in found.curve)})
+        await self.hold(f"look {job}", Saved(work, found.step, roots), terms.author)
         best = None if found.best is None else found.best_loss
         return Seen(found.step, points, best, found.best_step)
 
     async def _manifest(
-        self, kept: KeptWork, terms: CheckpointTerms, *, for_peer: bool = False
+        self, work: SavedWork, terms: CheckpointTerms, *, for_peer: bool = False
     ) -> tuple[_CheckpointManifest, Mapping[LearnedName, Shape]]:
         """Return the manifest of a checkpoint, and the shapes of its tensors."""
-        if not 0 < kept.size <= defaults.MANIFEST_BYTES:
-            raise BadState(f"its manifest has {kept.size} bytes")
-        data = await self._read(SizedBlob(kept.root, kept.size), terms, for_peer=for_peer)
+        if not 0 < work.size <= defaults.MANIFEST_BYTES:
+            raise BadState(f"its manifest has {work.size} bytes")
+        data = await self._read(SizedBlob(work.root, work.size), terms, for_peer=for_peer)
         try:
             found = typed(_CheckpointManifest, decode(data, limit=defaults.MANIFEST_BYTES))
         except Undecodable as error:

@@ -108,13 +108,13 @@ class TuningStage:
         # Later claims of the trainer on the job must not make its author pay after all.
         use = Use(trainer, message.root, message.job if payer != trainer else "")
         served = self._find_shard(message)  # others may have been loaded meanwhile
-        arch = served.held.arch
+        arch = served.shard.arch
         if self._engine_or_none is None or arch is None:
             raise SessionError("no-shard", "this stage has no engine")
         name = self._host.entropy(16)  # two trainers may choose the same name
         with self.table.opening(trainer, message.tuning, payer):
             order = OpenTuning(served.number, payer, payer == self._courier.peer, message.terms)
-            parts = served.held.parts
+            parts = served.shard.parts
             tuning = OpenedTuning(message, trainer, parts, arch, name, use, self._host.now(), payer)
             self._used[name] = served
             served.tunings += 1

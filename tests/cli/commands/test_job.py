@@ -345,7 +345,7 @@ def test_list(daemon: Daemon, shoal: Shoal) -> None:
     assert "there are no jobs" in shoal("list").out
     for jobs in ([], [ITEM]):
         daemon.answers["job_list"] = {
-            "jobs": jobs, "more": 0, "own": OWN, "kept": False, "does_jobs": False,
+            "jobs": jobs, "more": 0, "own": OWN, "stores": False, "does_jobs": False,
             "totals": empty | {"open": len(jobs)},
         }  # fmt: skip
         out = shoal("list").out

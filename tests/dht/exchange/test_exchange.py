@@ -3,10 +3,9 @@
 import dataclasses
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 import trio
@@ -30,7 +29,7 @@ from shoal.dht.exchange import exchange as exchange_module
 from shoal.dht.exchange import provider as provider_module
 from shoal.dht.exchange import transfer
 from shoal.dht.exchange.exchange import ChunkExchange
-from shoal.dht.exchange.fetch import Fetch, FetchReport
+from shoal.dht.exchange.fetch import Fetch, FetchReport, FetchTerms
 from shoal.dht.exchange.switchboard import Swarm as Providers
 from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Mishap
@@ -55,6 +54,7 @@ class Member:
     library: Library
     exchange: ChunkExchange
     liars: list[PeerId]
+    quota: Quota | None = None
 
     @property
     def peer(self) -> PeerId:
@@ -64,11 +64,32 @@ class Member:
         peers = self.node.network.peers
         await self.exchange.fetch_manifest(manifest.root, peers)
         digests = options.pop("digests", list(manifest.chunks))
-        return await self.exchange.fetch(manifest.root, digests, peers, **options)
+        progress = options.pop("progress", None)
+        terms = FetchTerms(**options)
+        return await self.exchange.fetch(manifest.root, digests, peers, progress, terms)
 
     def holds(self, manifest: Manifest) -> bool:
         store = self.library.store
         return all(store.get(digest) for digest in manifest.chunks)
+
+
+class Alone:
+    """A node of which no other has a replica, as its quota sees it."""
+
+    async def claims(self, root: str) -> Collection[PeerId]:
+        return ()
+
+    def in_use(self) -> Collection[str]:
+        return ()
+
+    def evicted(self, root: str) -> None:
+        pass
+
+    async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
+        return 0
+
+    def finish(self) -> None:
+        pass
 
 
 class Swarm:
@@ -78,13 +99,17 @@ class Swarm:
         self.network = Network()
         self.folder = folder
 
-    async def member(self, name: str, *, rate: float = 10e6, twist: Twist = honest) -> Member:
+    async def member(
+        self, name: str, *, rate: float = 10e6, twist: Twist = honest, evicts: bool = False
+    ) -> Member:
         node = self.network.node(name, rate=rate, twist=twist)
         host = FakeHost(inline=True, seed=len(self.network.nodes))
         library = await open_library(self.folder / name, host)
         liars: list[PeerId] = []
-        exchange = ChunkExchange(host, node, library, on_liar=lambda peer, _: liars.append(peer))
-        return Member(node, host, library, exchange, liars)
+        quota = Quota(host, library, LibraryLimit(None), Alone(), Alone()) if evicts else None
+        told = Providers(on_liar=lambda peer, _: liars.append(peer))
+        exchange = ChunkExchange(host, node, library, swarm=told, quota=quota)
+        return Member(node, host, library, exchange, liars, quota)
 
     async def seed(self, name: str, **options: Any) -> tuple[Member, Manifest]:
         member = await self.member(name, **options)
@@ -321,12 +346,7 @@ async def test_nothing_is_kept_of_a_manifest_with_wrong_sizes(
     tokenizer = honest_one.files["tokenizer"]
     files = {"tokenizer": dataclasses.replace(tokenizer, size=tokenizer.size + 1)}
     lying = await seed.library.save(dataclasses.replace(honest_one, files=files).encode())
-    getter = await swarm.member("getter")
-    if defended:
-        holdings = SimpleNamespace(in_use=frozenset, evicted=lambda root: None)
-        none = cast(Any, None)
-        quota = Quota(getter.host, getter.library, LibraryLimit(None), cast(Any, holdings), none)
-        getter.exchange.use_quota(quota)
+    getter = await swarm.member("getter", evicts=defended)
     with pytest.raises(ModelError):
         await getter.get(lying)
     assert getter.library.knows(lying.root) is not defended
@@ -821,7 +841,9 @@ async def test_a_full_disk_is_reported_and_the_fetch_continues_by_itself(
 
     async def fetch() -> None:
         await getter.exchange.fetch_blob(
-            root, swarm.network.peers, on_full=lambda error: said.append(error.code)
+            root,
+            swarm.network.peers,
+            terms=FetchTerms(on_full=lambda error: said.append(error.code)),
         )
         done.set()
 
@@ -868,7 +890,7 @@ async def test_providers_are_looked_up_dialled_and_asked(
     library = await open_library(swarm.folder / "getter", host)
     found = Providers(providers, connect, lambda *what: said.append(what))
     exchange = ChunkExchange(host, node, library, swarm=found)
-    await exchange.fetch_blob(root, list, patience=60.0)
+    await exchange.fetch_blob(root, list, terms=FetchTerms(60.0))
     assert {"dead", "seed"} <= set(dialled)
     content = await library.content(root)
     assert not library.store.missing(content.order)

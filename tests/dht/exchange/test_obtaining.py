@@ -39,8 +39,7 @@ class Peers:
             FakeHost(inline=True),
             cast(Any, self.node),
             cast(Any, None),
-            Swarm(),
-            lambda peer, _: self.liars.append(peer),
+            Swarm(on_liar=lambda peer, _: self.liars.append(peer)),
             Guard(),
         )
         self.obtaining = Obtaining(parts, lambda: self.peers)

@@ -36,9 +36,7 @@ class World:
         self.proving = self.proving_of(own)
 
     def proving_of(self, one: Member) -> Proving:
-        return Proving(
-            one.host, one.library, one.exchange.provider, connect=lambda peer: self._to(one, peer)
-        )
+        return Proving(one.host, one.library, connect=lambda peer: self._to(one, peer))
 
     async def _to(self, one: Member, peer: PeerId) -> Link:
         self.dialled += 1
@@ -113,7 +111,7 @@ async def test_a_peer_that_forwards_chunks_fetched_from_us_does_not_count(
 ) -> None:
     """Twin: if this node keeps serving the content, the peer can forward its chunks."""
     if not defended:
-        world.own.exchange.provider.withheld = _Nothing()
+        world.own.library.withheld = _Nothing()
     node = world.liar("passes-on", "8.8.8.8")
 
     async def pass_on(call: Call) -> Answer:

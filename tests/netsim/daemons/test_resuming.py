@@ -34,7 +34,7 @@ def test_an_answer_goes_on_without_its_client(away: float) -> None:
         await daemon.serving()
         whole = await daemon.generate(PROMPT, max_tokens=400, raw=True)
         first, *heard = await some(daemon, RUN | {"resumable": True}, 6)
-        assert first["event"] == "kept"
+        assert first["event"] == "resumable"
         await trio.sleep(away)
         rest = await some(daemon, {"op": "resume", "token": first["token"], "since": len(heard)}, 1)
         assert "error" not in rest[-1], (heard, rest)

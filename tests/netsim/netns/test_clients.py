@@ -103,7 +103,7 @@ def test_a_node_that_cannot_be_dialled_stores_nothing_and_is_a_full_member(kerne
         assert get(world, "s9", mine) == my_data, "and provides its blobs through its links"
         world.wait(
             lambda: (
-                {each["about"]: each["kept"] for each in dht(world, alice)["own"]}[mine]
+                {each["about"]: each["stored"] for each in dht(world, alice)["own"]}[mine]
                 >= SERVERS[0]
             ),
             60,
@@ -131,7 +131,8 @@ def test_all_nodes_serve_if_hardly_any_can_be_dialled(kernel: None) -> None:
         world.wait(lambda: dht(world, homes[1])["stored"]["records"] >= 3, 60)
         world.wait(
             lambda: (
-                {each["about"]: each["kept"] for each in dht(world, homes[0])["own"]}[root] == HOMES
+                {each["about"]: each["stored"] for each in dht(world, homes[0])["own"]}[root]
+                == HOMES
             ),
             60,
             "that all the others keep it",

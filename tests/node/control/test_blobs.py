@@ -66,7 +66,7 @@ async def test_get_of_an_unannounced_blob_from_a_linked_node(
     first, second = await pair(world)
     root = await added(first)
     await trio.sleep(5)  # a starting node announces everything in its library
-    first.node.exchange.swarm.withdraw(root)
+    first.node.providers.withdraw(root)
     await trio.sleep(5)
     assert not await second.node.providers.providers(root)
     assert (await get(second, root))["fetched"] == len(DATA)

@@ -160,7 +160,7 @@ async def test_view_of_the_dht(world: World) -> None:
     view = await nodes[1].ask("dht")
     assert (view["mode"], view["contacts"], view["servers"]) == ("server", 2, 2)
     assert {own["kind"] for own in view["own"]} == {"peer", "shard", "name", "blob"}
-    assert all(own["kept"] == 2 and own["due_s"] > 0 for own in view["own"])
+    assert all(own["stored"] == 2 and own["due_s"] > 0 for own in view["own"])
     assert view["stored"]["records"] >= 4 and view["walk"]["messages"] > 0
 
 
@@ -180,12 +180,12 @@ async def test_early_records_reach_nodes_that_join_later(world: World) -> None:
     second = await world.host("d1").start(bootstrap=[first], engine=False)
     await trio.sleep(30)
     (own,) = [each for each in second.node.discovery.dht.view().own if each.kind == "peer"]
-    assert own.kept == 1
+    assert own.stored == 1
     for number in range(2, 8):
         await world.host(f"d{number}").start(bootstrap=[first], engine=False)
     await trio.sleep(60)
     (own,) = [each for each in second.node.discovery.dht.view().own if each.kind == "peer"]
-    assert own.kept >= 4, "announced again after each doubling of the number of nodes"
+    assert own.stored >= 4, "announced again after each doubling of the number of nodes"
 
 
 async def test_facts_known_to_members_are_announced_in_the_background(world: World) -> None:

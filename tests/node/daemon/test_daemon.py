@@ -168,7 +168,7 @@ async def test_a_first_node_serves_the_embedded_model(tmp_path: Path) -> None:
         assert status["health"] == [] and status["capacity"]["engine"]
         assert [str(node.node.identity.peer)] == [a.split("/")[-1] for a in status["addresses"]]
         shown = (await node.ask("model_show", name="tiny"))["ok"]
-        assert shown["config"]["vocab_size"] and shown["holders"][0]["layers"] == "0:6"
+        assert shown["config"]["vocab_size"] and shown["providers"][0]["layers"] == "0:6"
         told = (await node.ask("models"))["ok"]["models"]
         assert told == [model | {"lacks": 0} for model in status["models"]]
         assert (await node.ask("ping"))["ok"]["pid"]

@@ -120,5 +120,5 @@ async def test_jobs_and_usage_report_whether_those_of_others_are_stored(world: W
     first = await world.host("a").start(engine=False)
     second = await world.host("b").start(engine=False, state="needed")
     for op in ("job_list", "usage"):
-        assert (await first.ask(op))["kept"] is True
-        assert (await second.ask(op))["kept"] is False
+        assert (await first.ask(op))["stores"] is True
+        assert (await second.ask(op))["stores"] is False

@@ -200,7 +200,7 @@ async def serving(
     backend = Backend(
         host=host,
         guard=guard,
-        kept=ResumableAnswers(host, guard, alone=alone),
+        resumable=ResumableAnswers(host, guard, alone=alone),
         generate=generate,
         embed=embed,
         names=lambda: ["tiny"],

@@ -4,26 +4,23 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from shoal.node.health import Health
-from shoal.node.models.inventory import Inventory
+from shoal.node.models.inventory import AnnouncedRoots, Inventory
 from shoal.state.membership.record import ModelName
 
-SERVED, FETCHED, IDLE = "a" * 64, "b" * 64, "c" * 64
+SERVED, IDLE = "a" * 64, "c" * 64
 
 
 class Parts:
-    """Replaces the exchange and the directory."""
+    """Replaces the exchange, the providers and the directory."""
 
     def __init__(self) -> None:
         self.withdrawn: list[str] = []
         self.published: dict[str, Any] = {}
-        self.swarm = SimpleNamespace(withdraw=self.withdrawn.append)
+        self.withdraw = self.withdrawn.append
         models = tuple(ModelName(root[:1], root, 6, 1000) for root in (SERVED, IDLE))
         self._own = SimpleNamespace(
             shards=(SimpleNamespace(root=SERVED),), models=models, holdings=(SERVED, IDLE)
         )
-
-    def fetching(self) -> frozenset[str]:
-        return frozenset({FETCHED})
 
     def own(self) -> Any:
         return self._own
@@ -35,18 +32,18 @@ class Parts:
         self.published |= what
 
 
-def holdings(parts: Parts, said: list[str], health: Health | None = None) -> Inventory:
+def announced(parts: Parts, said: list[str]) -> AnnouncedRoots:
     some = cast(Any, parts)
-    return Inventory(some, some, some, some, some, health or Health(), said.append)
+    return AnnouncedRoots(some, some, said.append)
 
 
-def test_served_and_fetched_roots_are_in_use() -> None:
-    assert holdings(Parts(), []).in_use() == {SERVED, FETCHED}
+def test_served_roots_are_in_use() -> None:
+    assert announced(Parts(), []).in_use() == {SERVED}
 
 
 def test_evicted_root_is_withdrawn() -> None:
     parts, said = Parts(), list[str]()
-    holdings(parts, said).evicted(IDLE)
+    announced(parts, said).evicted(IDLE)
     assert [model.root for model in parts.published["models"]] == [SERVED]
     assert parts.published["holdings"] == (SERVED,)
     assert parts.withdrawn == [IDLE]
@@ -55,7 +52,8 @@ def test_evicted_root_is_withdrawn() -> None:
 
 def test_unrepaired_chunks_are_a_condition_until_repaired() -> None:
     health, said = Health(), list[str]()
-    held = holdings(Parts(), said, health)
+    some = cast(Any, Parts())
+    held = Inventory(some, some, some, some, health, said.append)
     held.mended(2, 0)
     assert said == ["2 chunks were damaged on this disk, and fetched again from others"]
     assert not health.conditions()

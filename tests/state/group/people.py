@@ -61,10 +61,10 @@ class Follower(FakeNode):
     def __init__(self, net: FakeNetwork, number: int, founder: Person) -> None:
         super().__init__(net, number)
         self.group = Group(charter_of(founder), self.writer.identity, Secrets())
-        self.replica.watchers.append(self.group)
         parts = SimpleNamespace(replica=self.replica, exchange=self.exchange)
         none = cast(Any, None)
         self.upkeep = Upkeep(none, none, self.writer.identity, self.group, cast(Any, parts), none)
+        self.replica.watchers.append(self.upkeep)
 
     async def take(self, *entries: Entry) -> None:
         """Take in entries as from a peer, then apply their consequences."""

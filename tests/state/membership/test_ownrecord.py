@@ -7,13 +7,19 @@ import pytest
 
 from shoal.state import defaults
 from shoal.state.errors import BadRecord
-from shoal.state.membership.ownrecord import OwnMemberRecord
+from shoal.state.membership.ownrecord import OwnMemberRecord, is_slight
 from shoal.transport.address import Address
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity
 
 ME = Identity.from_seed(bytes(32))
 WHERE = (str(Address("1.2.3.4", 4001, ME.peer)),)
+HOME = str(Address("192.168.1.2", 4001, ME.peer))
+SIX = str(Address("2600::2", 4001, ME.peer))
+CIRCUITS = [
+    str(Address(f"5.6.7.{n}", 4001, Identity.from_seed(bytes([n]) * 32).peer).through(ME.peer))
+    for n in (1, 2, 3)
+]
 
 
 class Clock:
@@ -53,6 +59,51 @@ def test_addresses_are_gathered_and_other_changes_are_urgent() -> None:
     assert own.take(clock.time) is None
     own.renew(linked=True, runs=(5,))
     assert own.take(clock.time) == (own.sealed, True)
+
+
+def test_a_change_that_peers_can_do_without_waits_longer() -> None:
+    own, clock = make()
+    own.renew(linked=True, addresses=(HOME, CIRCUITS[0]))
+    sent = clock.time = own.next_at()
+    assert own.take(clock.time)
+    own.renew(linked=True, addresses=(HOME, *CIRCUITS[:2]))
+    assert own.next_at() == sent + defaults.SLIGHT_S
+    assert own.take(sent + defaults.SLIGHT_S - 1) is None
+    clock.time = sent + 1
+    own.renew(linked=True, addresses=(HOME, CIRCUITS[1]))
+    assert own.next_at() == sent + 1 / defaults.OWN_ADDRESSES[1], (
+        "peers know no circuit that is left"
+    )
+    clock.time = own.next_at()
+    assert own.take(clock.time) == (own.sealed, False)
+
+
+def test_a_slight_change_does_not_delay_an_urgent_one() -> None:
+    own, clock = make()
+    own.renew(linked=True, addresses=(HOME, CIRCUITS[0]))
+    clock.time = own.next_at()
+    assert own.take(clock.time)
+    own.renew(linked=True, addresses=(HOME, *CIRCUITS))
+    own.renew(linked=True, runs=(5,))
+    assert own.take(clock.time) == (own.sealed, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "slight"),
+    [
+        ([HOME, CIRCUITS[0]], [HOME, *CIRCUITS], True),
+        ([*WHERE, *CIRCUITS], [*WHERE], True),
+        ([SIX, CIRCUITS[0]], [CIRCUITS[0]], True),
+        ([HOME], [HOME, CIRCUITS[0]], False),
+        ([CIRCUITS[0]], [*WHERE, CIRCUITS[0]], False),
+        ([SIX], [SIX, *WHERE], False),
+        ([*WHERE, CIRCUITS[0]], [str(Address("1.2.3.5", 4001, ME.peer)), CIRCUITS[0]], False),
+        ([*CIRCUITS[:2]], [CIRCUITS[2]], False),
+        ([], [], False),
+    ],
+)
+def test_slight_changes(before: list[str], after: list[str], slight: bool) -> None:
+    assert is_slight(tuple(before), tuple(after)) is slight
 
 
 def test_an_invalid_change_leaves_the_record() -> None:

@@ -180,10 +180,9 @@ def test_malformed_facts_are_counted_and_skipped() -> None:
 
 def test_facts_of_authors_that_do_not_count_are_not_shown() -> None:
     """Fails if a view is updated before the check whether the author counts."""
-    views = Views()
-    author = Author(views)
     hidden: set[str] = {"shards"}
-    views.shows = lambda peer, kind: kind not in hidden
+    views = Views(lambda peer, kind: kind not in hidden)
+    author = Author(views)
     for (kind, part), facts in SAID.items():
         author.say(kind, part, facts)
     assert views.placements.get(ROOT) is None
@@ -223,10 +222,11 @@ def test_slow_facts_are_shown_in_shorter_steps() -> None:
 
 
 def test_facts_hidden_meanwhile_are_not_shown() -> None:
-    views, name = Views(), FeedName(PEER, "models", 0)
+    shown = [True]
+    views, name = Views(lambda author, kind: shown[0]), FeedName(PEER, "models", 0)
     facts = {key: value for key, value in packed(MANY).items() if value is not None}
     for _ in views.restoring(name, facts):
-        views.shows = lambda author, kind: False
+        shown[0] = False
         views.hide(PEER, ["models"])
     assert not set(views.models.names())
 

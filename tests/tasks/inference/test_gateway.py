@@ -1184,12 +1184,10 @@ async def test_a_head_that_sends_other_likely_tokens_ends_the_session(
 
 @pytest.mark.trio
 async def test_a_refused_adapter_does_not_make_stages_avoided(autojump_clock: object) -> None:
-    swarm = FakeSwarm((2, 4, 6))
+    swarm = FakeSwarm((2, 4, 6), adapters=True)
     swarm.stages[1].engine.refuse_adapter = "bad-adapter"
 
     async def body(_: FakeSwarm) -> None:
-        for node in swarm.stages:
-            node.stage.use_adapters(swarm.adapters)
         with pytest.raises(SessionError) as caught:
             await _generate(swarm, "hello", adapter="a")
         assert caught.value.code == "bad-adapter" and "stage 2 of 3" in caught.value.message

@@ -4,7 +4,7 @@ from typing import cast
 
 from shoal.dht.content.library import Library
 from shoal.state.membership.record import ModelName, ShardRecord
-from shoal.tasks.inference.sources import holders, resolve
+from shoal.tasks.inference.sources import providers, resolve
 from tests.tasks.fake_node import FakeDirectory, FakeLibrary, record_of
 from tests.tasks.fake_swarm import peer_of
 
@@ -17,5 +17,5 @@ def test_holders_are_the_other_members_with_any_part() -> None:
     directory.put(record_of(peer_of(4), models=(ModelName("m", root, 1, 1),)))
     directory.put(record_of(peer_of(5), shards=(shard,)))
     directory.put(record_of(peer_of(6), holdings=("cd" * 32,)))
-    assert sorted(holders(root, directory)) == sorted(peer_of(number) for number in (3, 4, 5))
+    assert sorted(providers(root, directory)) == sorted(peer_of(number) for number in (3, 4, 5))
     assert resolve("m", cast(Library, FakeLibrary()), directory) == root

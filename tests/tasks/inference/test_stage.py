@@ -40,7 +40,7 @@ from shoal.tasks.inference.session import (
     SpanMessage,
     pack_tokens,
 )
-from shoal.tasks.placement.shard import HeldShard
+from shoal.tasks.placement.shard import ShardProperties
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
@@ -852,7 +852,9 @@ async def test_guesses_count_as_tokens_once_they_are_known_to_be_right(
         assert first.parts is not None
         monkeypatch.setattr(head.engine, "submit", head.engine.spans.append)  # says nothing
         first.stage.serve(
-            HeldShard(ROOT, first.parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV, drafts=True)
+            ShardProperties(
+                ROOT, first.parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV, drafts=True
+            )
         )
         await _open_all(swarm)
 
@@ -913,8 +915,8 @@ async def _two_stages(swarm: FakeSwarm) -> tuple[Node, list[Open]]:
     return near, [opens[0], opens[2]]
 
 
-def _held(parts: Parts) -> HeldShard:
-    return HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, 4 * CONTEXT)
+def _held(parts: Parts) -> ShardProperties:
+    return ShardProperties(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, 4 * CONTEXT)
 
 
 @pytest.mark.trio
@@ -973,11 +975,10 @@ async def test_each_shard_has_room_of_its_own(autojump_clock: object) -> None:
 
 @pytest.mark.trio
 async def test_an_adapter_is_loaded_when_the_engine_lacks_it(autojump_clock: object) -> None:
-    swarm = FakeSwarm((2, 4, 6))
+    swarm = FakeSwarm((2, 4, 6), adapters=True)
     stage = swarm.stages[1]
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapters)
         header = _open(swarm, 1, adapter="a" * 64).header()
         await _call(swarm.client, stage, "session.open", header)
         again = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
@@ -1005,12 +1006,11 @@ async def test_an_adapter_is_loaded_when_the_engine_lacks_it(autojump_clock: obj
 async def test_an_adapter_that_the_engine_refuses_ends_only_its_session(
     autojump_clock: object, code: str, told: str
 ) -> None:
-    swarm = FakeSwarm((2, 4, 6))
+    swarm = FakeSwarm((2, 4, 6), adapters=True)
     stage = swarm.stages[1]
     stage.engine.refuse_adapter = code
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapters)
         await _open_all(swarm)
         header = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
         assert await _refused(swarm.client, stage, "session.open", header) == told
@@ -1026,21 +1026,32 @@ async def test_an_adapter_that_the_engine_refuses_ends_only_its_session(
 
 @pytest.mark.trio
 async def test_an_adapter_that_cannot_be_had_is_refused(autojump_clock: object) -> None:
-    """Without a source, if no node has it, and if others evict it again and again."""
-    swarm = FakeSwarm((2, 4, 6))
+    """If no node has it, and if others evict it again and again."""
+    swarm = FakeSwarm((2, 4, 6), adapters=True)
     stage = swarm.stages[1]
 
     async def body(_: FakeSwarm) -> None:
-        for root in ("a" * 64, "f" * 64):
-            header = _open(swarm, 1, adapter=root).header()
-            assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
-            stage.stage.use_adapters(swarm.adapters)
+        header = _open(swarm, 1, adapter="f" * 64).header()
+        assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
+        assert len(swarm.adapters.delivered) == 1
         stage.engine.adapters = _Forgetful()
         header = _open(swarm, 1, adapter="a" * 64).header()
         assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
         assert len(swarm.adapters.delivered) == 1 + ADAPTER_LOADS
         await _settle()
         swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_without_a_source_adapters_are_refused(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        header = _open(swarm, 1, adapter="a" * 64).header()
+        refused = await _refused(swarm.client, swarm.stages[1], "session.open", header)
+        assert refused == "no-adapter" and not swarm.adapters.delivered
 
     await _run(swarm, body)
 
@@ -1180,8 +1191,8 @@ async def test_a_large_request_is_admitted_although_small_ones_keep_coming(
         await trio.sleep(QUEUED_TIME + 1)
         assert await asking.open(last, 2000, 100) == "open", "what is free is used"
 
-    asking.swarm.stages[0].stage.table.shards[0].held = dataclasses.replace(
-        asking.swarm.stages[0].stage.table.shards[0].held, context=4 * CONTEXT
+    asking.swarm.stages[0].stage.table.shards[0].shard = dataclasses.replace(
+        asking.swarm.stages[0].stage.table.shards[0].shard, context=4 * CONTEXT
     )
     await _run(asking.swarm, body)
 
@@ -1391,7 +1402,7 @@ async def test_one_gateway_cannot_make_a_stage_load_adapters_all_the_time(
     autojump_clock: object,
 ) -> None:
     """The engine computes nothing while it loads one."""
-    swarm = FakeSwarm((2,))
+    swarm = FakeSwarm((2,), adapters=True)
     stage = swarm.stages[0]
 
     async def load(sender: Node, number: int, name: bytes = b"") -> str:
@@ -1406,7 +1417,6 @@ async def test_one_gateway_cannot_make_a_stage_load_adapters_all_the_time(
 
     async def body(_: FakeSwarm) -> None:
         burst, rate = ADAPTERS_ASKED
-        stage.stage.use_adapters(swarm.adapters)
         answers = [await load(swarm.client, number) for number in range(burst + 2)]
         assert answers == ["open"] * burst + ["busy"] * 2
         assert await load(swarm.client, 0, SESSION) == "open", "what is loaded costs nothing"
@@ -1449,7 +1459,7 @@ async def test_adapters_that_do_not_exist_leave_places_for_those_that_do(
     autojump_clock: object,
 ) -> None:
     """Each identity asks as often as it may for adapters that are not found."""
-    swarm = FakeSwarm((2,))
+    swarm = FakeSwarm((2,), adapters=True)
     stage, known = swarm.stages[0], Node(swarm, 150, None)
     liars = [Node(swarm, number, None) for number in range(201, 231)]
     swarm.adapters.missing = {f"{number:064x}" for number in range(1000)}
@@ -1465,7 +1475,6 @@ async def test_adapters_that_do_not_exist_leave_places_for_those_that_do(
         return "open"
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapters)
         assert await ask(known, 1, "1" * 64) == "open"
         async with trio.open_nursery() as nursery:
             for number in range(300):
@@ -1579,12 +1588,11 @@ class _Offered:
 @pytest.mark.trio
 async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock: object) -> None:
     """A gateway could fill the index of a node with KV that does not exist."""
-    swarm = FakeSwarm((8,))
-    (stage,) = swarm.stages
     offered = _Offered()
-    stage.stage.chunks.use(offered)
+    swarm = FakeSwarm((8,), connector=offered)
+    (stage,) = swarm.stages
     served = stage.stage.table.shards[0]
-    served.held = dataclasses.replace(served.held, kv_heads=1)
+    served.shard = dataclasses.replace(served.shard, kv_heads=1)
 
     async def body(swarm: FakeSwarm) -> None:
         for start in (0, 960):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from shoal.tasks.defaults import STANDBYS_OF_ONE
 from shoal.tasks.engine.interface import KvRange
 from shoal.tasks.engine.kv.blocks import BLOCK
+from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.conversation import standing
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed
 from shoal.tasks.inference.session import (
@@ -156,6 +157,29 @@ async def test_a_standby_of_a_short_context_gets_no_copies(
     (standby,) = standbys
     assert standby.peer in later.route and computed(standby) > len(PROMPT)
     assert any(standby.engine.closed)  # it has computed all itself, so others may use it
+
+
+@pytest.mark.trio
+async def test_a_standby_that_only_a_relay_links_gets_copies_early(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a relay, what the stage before it would replay takes seconds even of a short context."""
+    monkeypatch.setattr(standing, "STANDBY_WORTH", 0.3)
+    answered, relayed = Answered(), list[str]()
+
+    def rate(_: Choice, one: str, other: str) -> float:
+        return 5e3 if other in relayed else 5e6  # hidden states are small here
+
+    monkeypatch.setattr(Choice, "rate", rate)
+
+    async def deed() -> None:
+        await trio.lowlevel.checkpoint()
+        relayed.append(answered.of(2)[1].peer)
+        await trio.sleep(2)
+        copied = [answered.of(place)[0].stage.copies.copied_bytes for place in range(4)]
+        assert [bool(size) for size in copied] == [False, False, True, False]
+
+    await answered.run(deed, at=4.0)
 
 
 @pytest.mark.trio

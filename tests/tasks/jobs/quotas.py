@@ -1,55 +1,21 @@
 """A node with a real library, exchange and quota, whose shelf stores blobs of jobs."""
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 
 from shoal.dht.content.quota import LibraryLimit, Quota
 from shoal.tasks.jobs.shelf import Shelf, Storage
-from shoal.transport.identity import PeerId
 from tests.dht.exchange.test_exchange import Member, Swarm
 from tests.tasks.jobs.fake_state import AUTHOR, ME
 
 MIB = 2**20
 
 
-class NoProof:
-    """Proofs of replicas, of which there are none."""
-
-    async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
-        return 0
-
-    def finish(self) -> None:
-        pass
-
-
-class Fetching:
-    """StoredParts of a member, of which no other peer claims any."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-
-    async def claims(self, root: str) -> Collection[PeerId]:
-        return ()
-
-    def in_use(self) -> Collection[str]:
-        return self._member.exchange.fetching()
-
-    def evicted(self, root: str) -> None:
-        pass
-
-
 def quota_of(member: Member, limit: int | None = None, *, firm: bool = True) -> Quota:
-    """Return the quota of a member, which its exchange uses."""
-    quota = Quota(
-        member.host,
-        member.library,
-        LibraryLimit(limit, 0, firm=firm),
-        Fetching(member),
-        NoProof(),
-    )
-    member.exchange.use_quota(quota)
-    return quota
+    """Return the quota of a member that evicts, with this limit in bytes."""
+    assert member.quota is not None
+    member.quota.allow(LibraryLimit(limit, 0, firm=firm))
+    return member.quota
 
 
 class ShelfNode:
@@ -100,7 +66,10 @@ class ShelfNode:
 async def shelf_node(folder: Path, size: int | None, *, firm: bool = False) -> ShelfNode:
     """Return a node with a disk limit of `size` bytes."""
     swarm = Swarm(folder)
-    other, node = await swarm.member("other"), await swarm.member("node")
+    other, node = (
+        await swarm.member("other", evicts=True),
+        await swarm.member("node", evicts=True),
+    )
     made = ShelfNode(folder, swarm, other, node)
     made.limit(size, firm=firm)
     return made

@@ -157,7 +157,7 @@ def test_a_held_job_is_left_alone_while_it_progresses() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     for step in range(1, 6):
-        desk.hear(new_claim(OTHER, job, 1, step=step, kept=blob(step)))
+        desk.hear(new_claim(OTHER, job, 1, step=step, saved=blob(step)))
         desk.now += LEASE - 1
         if (claim := desk.next()) is not None:
             doubted = desk.claimant.doubted(claim.job)
@@ -188,7 +188,7 @@ def test_a_blob_without_the_work_does_not_keep_a_job() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     for step in range(1, 11):
-        desk.hear(new_claim(OTHER, job, 1, step=step, kept=blob(step)))
+        desk.hear(new_claim(OTHER, job, 1, step=step, saved=blob(step)))
         desk.now += LEASE / 10 + 0.01
     assert desk.next() == new_claim(ME, job, 2) and desk.claimant.doubted(job) is not None
     assert not desk.claimant.judge(job, 0, desk.now), "no node has the blob"
@@ -202,7 +202,7 @@ def test_one_node_checks_and_the_others_believe() -> None:
         job = desk.submit(nonce)
         desk.hear(new_claim(OTHER, job, 1))
         desk.now += LEASE - 1
-        desk.hear(new_claim(OTHER, job, 1, step=1, kept=blob(nonce)))
+        desk.hear(new_claim(OTHER, job, 1, step=1, saved=blob(nonce)))
         desk.now += 2
         found = desk.next()
         first = next(peer for peer in desk.shares.heirs(job) if peer != OTHER)
@@ -222,15 +222,15 @@ def test_work_that_was_left_stays_named_until_another_node_has_as_much() -> None
     assert left is not None and not desk.hear(left)
     standing = desk.jobs.get(job)
     assert standing is not None and standing.state is JobState.OPEN and standing.claim is None
-    assert [(claim.step, claim.kept) for claim in desk.jobs.kept_of(job)] == [(7, blob(7))]
+    assert [(claim.step, claim.saved) for claim in desk.jobs.saved_of(job)] == [(7, blob(7))]
     desk.hear(new_claim(OTHER, job, 1))
     assert desk.claimant.outdated(desk.now) == []
-    desk.hear(new_claim(OTHER, job, 1, step=7, kept=blob(7)))
+    desk.hear(new_claim(OTHER, job, 1, step=7, saved=blob(7)))
     assert desk.claimant.outdated(desk.now) == [job]
 
 
 def blob(number: int) -> bytes:
-    return number.to_bytes(defaults.CLAIM_KEPT_BYTES)
+    return number.to_bytes(defaults.CLAIM_SAVED_BYTES)
 
 
 def test_a_dead_claimant_does_not_stop_a_job() -> None:

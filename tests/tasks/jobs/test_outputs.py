@@ -77,7 +77,7 @@ async def killed(node: CountingNode, asked: Job, rows: int) -> None:
     """Do a piece until the node is killed after some rows."""
     node.counting.room = 1
 
-    def count(step: int, kept: bytes = b"") -> None:
+    def count(step: int, saved: bytes = b"") -> None:
         if step == rows:
             scope.cancel()
 

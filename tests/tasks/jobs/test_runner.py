@@ -110,9 +110,9 @@ class Node:
     async def run(self, asked: Job) -> JobOutcome:
         return await self.runner.run(asked, self.report)
 
-    def report(self, step: int, kept: bytes = b"") -> None:
-        if kept:
-            self.kept.append((step, kept, dict(self.shelf.blobs)))
+    def report(self, step: int, saved: bytes = b"") -> None:
+        if saved:
+            self.kept.append((step, saved, dict(self.shelf.blobs)))
         else:
             self.steps.append(step)
 
@@ -216,7 +216,7 @@ async def test_long_work_on_a_piece_can_be_proven(
     for step, kept, blobs in node.kept:
         assert len(blobs) <= 2
         node.shelf.blobs = blobs
-        claim = new_claim(PEERS[0], asked.id, 1, step=step, kept=kept)
+        claim = new_claim(PEERS[0], asked.id, 1, step=step, saved=kept)
         assert await node.runner.proven(asked, claim) == step
         (root,) = [root for root in blobs if root == kept[:32].hex()]
         blobs[root] = outcome.text.encode() * 2
@@ -224,7 +224,7 @@ async def test_long_work_on_a_piece_can_be_proven(
             await node.runner.proven(asked, claim)
         for bad in (b"", kept[:-1], kept[:32] + bytes(8), kept[:32] + b"\xff" * 8):
             with pytest.raises(BadOutcome):
-                await node.runner.proven(asked, new_claim(PEERS[0], asked.id, 1, kept=bad))
+                await node.runner.proven(asked, new_claim(PEERS[0], asked.id, 1, saved=bad))
 
 
 async def test_rows_wait_for_interactive_requests(autojump_clock: object) -> None:

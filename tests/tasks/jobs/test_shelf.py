@@ -148,7 +148,7 @@ async def test_a_blob_larger_than_claimed_is_not_fetched(
 ) -> None:
     """A claimant may name a blob of 2 TB, whose tree takes 300 MB of the author's memory."""
     swarm = Swarm(tmp_path)
-    claimant, author = await swarm.member("claimant"), await swarm.member("author")
+    claimant, author = await swarm.member("claimant"), await swarm.member("author", evicts=True)
     count = TOP_FANOUT + 1
     large, nodes = build(count * CHUNK, ["ab" * 32] * count)
     await claimant.library.blobs.keep(large, nodes)

@@ -165,7 +165,7 @@ async def test_a_claimant_has_to_prove_its_progress(autojump_clock: object, prov
         job = made.state.submit(0, lease=20.0)
         made.claim(OTHER, job, step=1)
         await trio.sleep(10)
-        made.claim(OTHER, job, step=2, kept=bytes(40))
+        made.claim(OTHER, job, step=2, saved=bytes(40))
         await trio.sleep(16)
         assert (made.runner.began == [job]) == (provable == 0)
         if provable:
@@ -181,7 +181,7 @@ async def test_a_full_disk_does_not_refute_a_claimant(autojump_clock: object) ->
         job = made.state.submit(0, lease=20.0)
         made.claim(OTHER, job, step=1)
         await trio.sleep(10)
-        made.claim(OTHER, job, step=2, kept=bytes(40))
+        made.claim(OTHER, job, step=2, saved=bytes(40))
         await trio.sleep(16)
         assert made.runner.began == [] and made.state.said("claims", job) == []
 

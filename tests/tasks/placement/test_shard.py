@@ -7,7 +7,7 @@ import pytest
 from shoal.tasks.engine.families import architecture, kv_token_bytes, weight_bytes
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoFit
-from shoal.tasks.placement.shard import choose_dtype, held_of, kv_bytes, shard_of
+from shoal.tasks.placement.shard import choose_dtype, kv_bytes, properties_of, shard_of
 from tests.tasks.fake_model import CONFIG, small_manifest
 
 WHOLE = Parts(True, 0, 2, True)
@@ -45,6 +45,6 @@ def test_the_order_for_the_engine_names_the_files_of_its_tensors() -> None:
     assert shard.tensors[1].chunks == ("/c/" + "0300" * 16,)
     assert shard.tensors[1].digests == (bytes.fromhex("0300" * 16),)
     assert (shard.root, shard.dtype) == (manifest.root, "bfloat16")
-    held = held_of(shard, arch)
+    held = properties_of(shard, arch)
     assert (held.token_bytes, held.vocabulary, held.context) == (16, 20, 600)
     assert held.kv_tokens == shard.kv_bytes // kv_token_bytes(arch, 1, 2, "bfloat16") == 16 * 600

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.routing.paths import NOTHING_SENT, Hop, Search, Sending, StageCost, Way
+from shoal.tasks.routing.paths import NOTHING_SENT, Hop, HopTimes, Search, Sending, StageCost
 from shoal.transport.identity import PeerId
 
 LAYERS = 12
@@ -35,9 +35,9 @@ class Given:
         pair = (str(one or "gateway"), str(other))
         return self.links.get(pair, self.links.get(pair[::-1], 0.02))
 
-    def way(self, one: PeerId | None, hop: Hop) -> Way:
+    def hop_times(self, one: PeerId | None, hop: Hop) -> HopTimes:
         sent = self.sends.get((str(one), hop.peer), NOTHING_SENT)
-        return Way(self.link(one, hop.peer) / 2, *sent)
+        return HopTimes(self.link(one, hop.peer) / 2, *sent)
 
     def opening(self, peer: PeerId) -> float:
         return 0.5 if peer in self.unlinked else 0.0

@@ -404,7 +404,7 @@ async def test_the_machine() -> None:
 
 def test_staged_files_settle_together(tmp_path: Path) -> None:
     files = FILES
-    moves = [(tmp_path / f".{n}.new", tmp_path / str(n)) for n in range(20)]
+    moves = [(tmp_path / f".{n}.new", tmp_path / str(n % 3) / str(n)) for n in range(20)]
     for staged, _ in moves[:-1]:
         files.stage(staged, b"data")
     with pytest.raises(FileExistsError):
@@ -413,9 +413,10 @@ def test_staged_files_settle_together(tmp_path: Path) -> None:
     assert files.size(tmp_path / ".empty.new") == 0
     files.settle(moves)  # one of them no longer exists
     files.settle(moves)
-    names = {entry.name for entry in files.list(tmp_path)}
-    assert names == {str(n) for n in range(19)} | {".empty.new"}
-    assert files.read(tmp_path / "3", limit=10) == b"data"
+    assert {entry.name for entry in files.list(tmp_path)} == {"0", "1", "2", ".empty.new"}
+    names = {entry.name for n in "012" for entry in files.list(tmp_path / n)}
+    assert names == {str(n) for n in range(19)}
+    assert files.read(tmp_path / "0" / "3", limit=10) == b"data"
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 2**20, 2**20 + 5])

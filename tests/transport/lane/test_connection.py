@@ -183,3 +183,35 @@ def test_little_bulk_is_not_followed_by_a_ping() -> None:
     for _ in range(4):
         made.keep(frame(Priority.BULK, 1000), 1000, 0.0)
     assert made.probe(0.0)
+
+
+def test_a_ping_or_its_pong_puts_off_the_tick() -> None:
+    made = connection()
+    due = made.tick(0.0)  # a first ping is in flight
+    assert made.ease(due) == due, "nothing has arrived"
+    made.heard = 0.5
+    made.ponged(1 + 1, 0.5)
+    assert made.ease(due) == 2.5
+    assert made.ease(due) == due, "once for each pong"
+    made.heard = 1.5
+    made.pong(7)
+    assert made.ease(2.5) == 3.5
+    made.pong(8)
+    assert made.ease(3.0) == 3.0, "so little is not worth a timer"
+    assert not made.forgive(3.5), "the tick at that time is not late"
+
+
+def test_the_tick_for_a_pong_is_not_put_off() -> None:
+    made = connection()
+    due = made.tick(0.0)
+    made.pong(7)
+    assert made.ease(due) == due
+
+
+def test_the_tick_for_frames_in_flight_is_put_off_to_their_time() -> None:
+    made = connection()
+    made.ponged(1 + 1, 0.0)
+    made.heard = 5.0
+    made.keep(QueuedFrame(wire.CALL, int(Priority.CONTROL), 2, 0, b"", b""), 0, 5.0)
+    made.pong(7)
+    assert made.ease(4.0) == made.look_at(5.0) < 5.0 + made.idle_s

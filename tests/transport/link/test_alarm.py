@@ -95,3 +95,18 @@ async def test_calls_end_at_their_own_deadlines(virtual_time: object) -> None:
         for timeout, took in ended.items():
             assert timeout <= took < timeout + 0.05
         await until(lambda: not b.up[0]._server._open)
+
+
+async def test_an_alarm_that_is_moved_does_not_wake_before(
+    autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    deadlines = Deadlines()
+    deadlines.add(3.0)
+    nursery.start_soon(deadlines.alarm.run)
+    await trio.sleep(1.0)
+    deadlines.due = {at + 2.0 for at in deadlines.due}
+    deadlines.alarm.move(min(deadlines.due))
+    await trio.sleep(3.0)
+    assert not deadlines.looks
+    await trio.sleep(1.5)
+    assert deadlines.looks == len(deadlines.found) == 1

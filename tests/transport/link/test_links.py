@@ -151,7 +151,7 @@ async def test_asking_a_peer_without_addresses_fails() -> None:
 async def test_idle_links_are_ticked_when_they_are_due(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are not ticked at each step of `TICK_S`."""
+    """The side that dialled ticks for each ping. A ping or pong puts off all other ticks."""
     looks = 0
     tick = Links._tick
 
@@ -173,5 +173,5 @@ async def test_idle_links_are_ticked_when_they_are_due(
     await trio.sleep(10)
     looks = 0
     await trio.sleep(100)
-    assert 80 <= looks <= 200 < 2 * 100 / TICK_S
+    assert 30 <= looks <= 45 < 2 * 100 / TICK_S, looks
     assert link.connected

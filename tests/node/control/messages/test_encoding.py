@@ -115,7 +115,7 @@ def test_a_message_and_its_json() -> None:
 
 
 def test_fields_that_are_left_out() -> None:
-    shown = {**ENTRY, "holders": [], "config": {"layers": [1, {"deep": None}]}}
+    shown = {**ENTRY, "providers": [], "config": {"layers": [1, {"deep": None}]}}
     assert encode(decode(models.ShownModel, shown)) == shown
     others: dict[str, Any] = {"others": []}
     assert encode(decode(models.ShownModel, shown | others)) == shown | others
@@ -134,7 +134,7 @@ def test_unknown_keys_and_events_are_ignored() -> None:
 def test_types_of_replies_and_events() -> None:
     assert reply_type(RUN) is generation.GeneratedText
     assert event_types(RUN) == (
-        generation.AnswerKept,
+        generation.AnswerResumable,
         generation.ChainChosen,
         generation.SharerChosen,
         generation.LayersAwaited,
@@ -202,7 +202,7 @@ def test_values_of_unions_mappings_and_fixed_words() -> None:
         with pytest.raises(ControlError):
             decode(models.ModelEntry, ENTRY | changes)
     with pytest.raises(ControlError):
-        decode(models.ShownModel, {**ENTRY, "holders": [], "config": 5})
+        decode(models.ShownModel, {**ENTRY, "providers": [], "config": 5})
     with pytest.raises(ControlError, match="`applies` is not one of: live, start"):
         decode(
             settings.SettingView,

@@ -36,7 +36,7 @@ async def test_jobs_are_elsewhere_once_all_of_them_and_their_rows_are(world: Wor
         made.helper.shelf.blobs[blobs[1]] = b"x"
         began = trio.current_time()
         assert not await made.own.confirm(jobs), "it lacks the rows of the first job"
-        assert trio.current_time() - began <= defaults.KEEP_TIME + defaults.KEEP_MORE
+        assert trio.current_time() - began <= defaults.REPLICATE_TIME + defaults.REPLICATE_MORE
         made.helper.shelf.blobs[blobs[0]] = b"x"
         assert await made.own.confirm(jobs)
         assert set(made.helper.shelf.kept) == set(blobs)
@@ -63,7 +63,7 @@ async def test_this_node_goes_on_asking_until_another_one_has_its_jobs(world: Wo
         made.spread()
         made.helper.shelf.blobs[blob] = b"x"
         made.helpers.append(OTHER)
-        await trio.sleep(defaults.KEEP_AGAIN_LOOK + 5)
+        await trio.sleep(defaults.REPLICATE_AGAIN_LOOK + 5)
         assert all(map(made.own.is_confirmed, jobs)) and made.own.trouble(jobs) is None
         assert len(made.node.courier.asked) == 2, "the entry of the first job came with the others"
         await trio.sleep(5000)
@@ -80,27 +80,27 @@ async def test_a_node_that_refuses_is_asked_again_in_growing_intervals(world: Wo
         assert 8 <= len(made.node.courier.asked) <= 12, len(made.node.courier.asked)
         made.helper.kept_for.add(AUTHOR)
         made.spread()
-        await trio.sleep(defaults.KEEP_AGAIN[1] + defaults.KEEP_AGAIN_LOOK + 1)
+        await trio.sleep(defaults.REPLICATE_AGAIN[1] + defaults.REPLICATE_AGAIN_LOOK + 1)
         assert made.own.is_confirmed(job)
         nursery.cancel_scope.cancel()
 
 
 async def test_one_attempt_asks_for_a_bounded_number_of_jobs(world: World) -> None:
     async with author(world) as made, trio.open_nursery() as nursery:
-        blobs = [f"{number:064x}" for number in range(3 * defaults.KEEP_BATCH)]
+        blobs = [f"{number:064x}" for number in range(3 * defaults.REPLICATE_BATCH)]
         made.helper.shelf.blobs.update(dict.fromkeys(blobs, b"x"))
         jobs = await made.submit(*([spec(blob=blob)] for blob in blobs))
         made.spread()
         nursery.start_soon(made.own.run)
         await trio.sleep(20)
-        assert len(made.node.courier.asked) == defaults.KEEP_BATCH + 1
+        assert len(made.node.courier.asked) == defaults.REPLICATE_BATCH + 1
         await trio.sleep(3000)
         assert all(map(made.own.is_confirmed, jobs))
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
-    ("code", "hint"), [("full", "--disk"), ("busy", "some minutes"), ("not-kept", "serves")]
+    ("code", "hint"), [("full", "--disk"), ("busy", "some minutes"), ("no-replica", "serves")]
 )
 async def test_the_last_refusal_is_told_with_what_to_do(world: World, code: str, hint: str) -> None:
     async with author(world) as made:

@@ -12,7 +12,7 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import Job, Jobs, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.replication.replication import KEEP, JobReplication, ReplicationTerms
+from shoal.tasks.jobs.replication.replication import REPLICATE, JobReplication, ReplicationTerms
 from shoal.tasks.jobs.shelf import Shelves
 from shoal.tasks.jobs.spec import JobSpec, pack_spec
 from shoal.transport.errors import CallRefused, LinkClosed
@@ -48,7 +48,7 @@ class FakeCourier:
         self, peer: PeerId, method: str, header: Mapping[str, object], *, timeout: float
     ) -> Reply:
         self.asked.append(peer)
-        assert method == KEEP
+        assert method == REPLICATE
         if peer not in self.nodes:
             raise LinkClosed("unreachable", "no link")
         answer = await self.nodes[peer].hear(AUTHOR, dict(header))
@@ -137,7 +137,7 @@ async def test_strangers_and_floods_are_refused(autojump_clock: object) -> None:
     node.learn()
     node.shelf.blobs[BLOB] = b"x" * 100
     answer = await node.hear(OTHER, asked())
-    assert isinstance(answer, Refusal) and answer.code == "not-kept"
+    assert isinstance(answer, Refusal) and answer.code == "no-replica"
     codes = []
     for _ in range(4):
         answer = await node.hear(AUTHOR, asked(size=defaults.INPUT_BYTES))
@@ -185,7 +185,7 @@ async def test_blobs_are_kept_only_for_models_of_this_node(autojump_clock: objec
         node.learn(spec)
         node.shelf.blobs[BLOB] = b"x" * 100
         answer = await node.hear(AUTHOR, asked())
-        assert isinstance(answer, Refusal) and answer.code == "not-kept"
+        assert isinstance(answer, Refusal) and answer.code == "no-replica"
         assert not node.shelf.asked
         assert isinstance(await node.hear(AUTHOR, {"job": JOB}), Reply), "an entry takes no space"
 
@@ -248,7 +248,7 @@ async def test_nodes_that_serve_the_model_are_asked_first(autojump_clock: object
     author.serving = {peers[3], peers[9]}
     assert not await author.replication.replicate(JOB, BLOB, 100)
     assert set(author.courier.asked[:2]) == author.serving
-    assert len(author.courier.asked) == defaults.KEEP_ASKED
+    assert len(author.courier.asked) == defaults.REPLICATE_ASKED
 
 
 async def test_another_node_is_asked_if_one_refuses(autojump_clock: object) -> None:
@@ -268,7 +268,7 @@ async def test_a_silent_keeper_does_not_hold_up_a_submission(autojump_clock: obj
     author.courier.nodes[OTHER] = keeper
     began = trio.current_time()
     assert not await author.replication.replicate(JOB)
-    assert trio.current_time() - began <= defaults.KEEP_TIME + 1
+    assert trio.current_time() - began <= defaults.REPLICATE_TIME + 1
 
 
 async def test_several_nodes_keep_an_input_and_wait_for_none_that_is_slow(
@@ -288,4 +288,4 @@ async def test_several_nodes_keep_an_input_and_wait_for_none_that_is_slow(
     author.courier.nodes[peers[2]].shelf.blobs[BLOB] = b"x" * 100
     began = trio.current_time()
     assert (await author.replication.attempt(JOB, BLOB, 100, 6)).is_stored
-    assert trio.current_time() - began <= 1 + defaults.KEEP_MORE
+    assert trio.current_time() - began <= 1 + defaults.REPLICATE_MORE

@@ -19,7 +19,7 @@ from shoal.tasks.engine.families import Architecture
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.jobs.fairness import FairQueue
 from shoal.tasks.jobs.models import JobModels
-from shoal.tasks.jobs.results import JobOutcome, KeptWork
+from shoal.tasks.jobs.results import JobOutcome, SavedWork
 from shoal.tasks.jobs.spec import BlobPart
 from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.moving.checkpoints import Checkpoints
@@ -181,8 +181,8 @@ class Node:
         self.world.attempts += 1
         self.claim(new_claim(self.peer, job.id, attempt))
 
-        def report(step: int, kept: bytes = b"") -> None:
-            self.claim(new_claim(self.peer, job.id, attempt, step=step, kept=kept))
+        def report(step: int, saved: bytes = b"") -> None:
+            self.claim(new_claim(self.peer, job.id, attempt, step=step, saved=saved))
 
         return await self.runner.run(job, report)
 
@@ -234,5 +234,5 @@ class World:
 
     async def last(self, outcome: JobOutcome) -> LoadedCheckpoint:
         """Return the state that an outcome names, as its author reads it."""
-        kept = KeptWork.read(bytes.fromhex(json.loads(outcome.text)["kept"]), 1 << 20)
-        return await self.me.vault.load(kept, self.terms)
+        work = SavedWork.read(bytes.fromhex(json.loads(outcome.text)["saved"]), 1 << 20)
+        return await self.me.vault.load(work, self.terms)

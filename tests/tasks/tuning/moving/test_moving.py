@@ -17,7 +17,7 @@ from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.jobs.errors import BadSpec
 from shoal.tasks.tuning.moving import defaults, state
 from shoal.tasks.tuning.moving.spec import SizedBlob, TuningSpec, pack_tuning, read_tuning
-from shoal.tasks.tuning.moving.standby import HOLD, MOVE
+from shoal.tasks.tuning.moving.standby import MOVE, STAND_BY
 from shoal.tasks.tuning.trainer.curve import Point
 from shoal.transport.identity import Identity
 from shoal.transport.link.calls import Refusal, Reply
@@ -86,7 +86,7 @@ async def test_killed_another_node_ends_it_with_the_same_bytes(
     tmp_path: Path, autojump_clock: Clock, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From what it holds itself: the dead node answers nothing."""
-    monkeypatch.setattr(defaults, "HOLD_RATE", (1e9, 1e9))
+    monkeypatch.setattr(defaults, "STAND_BY_RATE", (1e9, 1e9))
     world = await World(tmp_path / "killed").prepare()
     world.me.step_s = 1.0  # in which a checkpoint reaches the other node
 
@@ -126,10 +126,10 @@ async def test_what_a_claim_only_says_is_not_proven(tmp_path: Path, autojump_clo
     world.me.disturb = at(5, lambda: world.me.runner.stop(world.job.id))
     with pytest.raises(SessionError):
         await world.me.train()
-    (kept,) = [claim.kept for claim in world.jobs.kept_of(world.job.id)]
-    claim = new_claim(ME, world.job.id, 1, step=11, kept=kept)
+    (saved,) = [claim.saved for claim in world.jobs.saved_of(world.job.id)]
+    claim = new_claim(ME, world.job.id, 1, step=11, saved=saved)
     assert 4 <= await world.other.runner.proven(world.job, claim) <= 5
-    claim = new_claim(ME, world.job.id, 1, step=11, kept=bytes(32) + (9).to_bytes(8))
+    claim = new_claim(ME, world.job.id, 1, step=11, saved=bytes(32) + (9).to_bytes(8))
     with pytest.raises(ModelError, match="no node has it"):
         await world.other.runner.proven(world.job, claim)
 
@@ -141,24 +141,24 @@ async def test_checkpoints_are_held_only_for_the_trainer(
     world.me.disturb = at(4, lambda: world.me.runner.stop(world.job.id))
     with pytest.raises(SessionError):
         await world.me.train()
-    kept = world.jobs.kept_of(world.job.id)[0].kept
-    asked = {"job": world.job.id, "kept": kept}
+    work = world.jobs.saved_of(world.job.id)[0].saved
+    asked = {"job": world.job.id, "saved": work}
     hear = world.other.hear
     await trio.sleep(60)
-    assert isinstance(await hear(ME, HOLD, asked), Reply)
+    assert isinstance(await hear(ME, STAND_BY, asked), Reply)
     for peer, header, code in (
         (AUTHOR, asked, "not-claimed"),
-        (ME, {**asked, "kept": kept[:-1]}, "bad-request"),
-        (ME, {**asked, "kept": kept[:32] + b"\xff" * 8}, "bad-request"),
+        (ME, {**asked, "saved": work[:-1]}, "bad-request"),
+        (ME, {**asked, "saved": work[:32] + b"\xff" * 8}, "bad-request"),
     ):
-        answer = await hear(peer, HOLD, header)
+        answer = await hear(peer, STAND_BY, header)
         assert isinstance(answer, Refusal) and answer.code == code, answer
     world.other.own = set()
-    answer = await hear(ME, HOLD, asked)
+    answer = await hear(ME, STAND_BY, asked)
     assert isinstance(answer, Refusal) and answer.code == "no-route"
     world.other.stores = False
-    answer = await hear(ME, HOLD, asked)
-    assert isinstance(answer, Refusal) and answer.code == "not-kept"
+    answer = await hear(ME, STAND_BY, asked)
+    assert isinstance(answer, Refusal) and answer.code == "no-replica"
 
 
 async def test_one_trainer_gives_no_flood_of_checkpoints(
@@ -166,10 +166,10 @@ async def test_one_trainer_gives_no_flood_of_checkpoints(
 ) -> None:
     world = await World(tmp_path / "flood").prepare()
     world.me.claim(new_claim(ME, world.job.id, 1))
-    asked = {"job": world.job.id, "kept": bytes(32) + (9).to_bytes(8)}
-    answers = [await world.other.hear(ME, HOLD, asked) for _ in range(20)]
+    asked = {"job": world.job.id, "saved": bytes(32) + (9).to_bytes(8)}
+    answers = [await world.other.hear(ME, STAND_BY, asked) for _ in range(20)]
     taken = sum(isinstance(each, Refusal) and each.code != "busy" for each in answers)
-    assert 1 <= taken <= defaults.HOLD_RATE[0] + 1
+    assert 1 <= taken <= defaults.STAND_BY_RATE[0] + 1
 
 
 async def test_only_the_claim_that_counts_has_checkpoints_held(
@@ -181,9 +181,9 @@ async def test_only_the_claim_that_counts_has_checkpoints_held(
     for claim in claims:
         world.me.claim(claim)
     first, second = [claim.claimant for claim in world.jobs.claims_of(world.job.id)]
-    asked = {"job": world.job.id, "kept": bytes(32) + (9).to_bytes(8)}
+    asked = {"job": world.job.id, "saved": bytes(32) + (9).to_bytes(8)}
     for peer, code in ((first, "no-source"), (second, "not-claimed")):
-        answer = await world.other.hear(peer, HOLD, asked)
+        answer = await world.other.hear(peer, STAND_BY, asked)
         assert isinstance(answer, Refusal) and answer.code == code, answer
 
 
@@ -191,13 +191,13 @@ async def test_all_trainers_together_have_a_rate(
     tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Identities cost nothing, so each of these claims comes from another one."""
-    monkeypatch.setattr(defaults, "HOLD_TOTAL", (8.0, 1.0))
+    monkeypatch.setattr(defaults, "STAND_BY_TOTAL", (8.0, 1.0))
     world, codes = await World(tmp_path / "total").prepare(), []
-    asked = {"job": world.job.id, "kept": bytes(32) + (9).to_bytes(8)}
+    asked = {"job": world.job.id, "saved": bytes(32) + (9).to_bytes(8)}
     for number in range(20):
         peer = Identity.from_seed(bytes([100 + number]) * 32).peer
         world.me.claim(new_claim(peer, world.job.id, number + 1))
-        answer = await world.other.hear(peer, HOLD, asked)
+        answer = await world.other.hear(peer, STAND_BY, asked)
         codes.append(answer.code if isinstance(answer, Refusal) else "")
     assert codes[:8] == ["no-source"] * 8 and codes[-8:] == ["busy"] * 8
 
@@ -219,7 +219,7 @@ async def checkpoint_of(world: World) -> dict[str, object]:
     world.other.alive = True
     saved = world.me.vault.latest(world.job.id)
     assert saved is not None
-    return {"job": world.job.id, "kept": saved.kept.packed()}
+    return {"job": world.job.id, "saved": saved.work.packed()}
 
 
 async def test_a_checkpoint_that_is_held_is_not_evicted(
@@ -228,7 +228,7 @@ async def test_a_checkpoint_that_is_held_is_not_evicted(
     world, made = World(tmp_path / "real"), await shelf_node(tmp_path, 128 * MIB)
     await real(world, made)
     asked = await checkpoint_of(world)
-    assert isinstance(await world.other.hear(ME, HOLD, asked), Reply)
+    assert isinstance(await world.other.hear(ME, STAND_BY, asked), Reply)
     held = world.other.vault.latest(world.job.id)
     assert held is not None and held.roots | {world.spec.rows.root} == made.roots
     with pytest.raises(QuotaFull):
@@ -245,7 +245,7 @@ async def test_a_checkpoint_without_room_is_refused_and_leaves_nothing(
     own = await made.made(10 * MIB, here=True)
     before = made.used
     for _ in range(3):
-        answer = await world.other.hear(ME, HOLD, asked)
+        answer = await world.other.hear(ME, STAND_BY, asked)
         assert isinstance(answer, Refusal) and answer.code == "full", answer
     assert not world.other.vault.jobs and made.used < before + 0.05 and own in made.roots
 
@@ -257,7 +257,7 @@ async def test_a_checkpoint_that_does_not_fit_is_deleted(
     await real(world, made)
     asked = await checkpoint_of(world)
     monkeypatch.setattr(state, "_points", refuse)
-    answer = await world.other.hear(ME, HOLD, asked)
+    answer = await world.other.hear(ME, STAND_BY, asked)
     assert isinstance(answer, Refusal) and answer.code == "bad-checkpoint", answer
     assert not made.roots
 
@@ -273,12 +273,12 @@ async def test_a_node_without_room_does_not_begin_at_an_older_checkpoint(
     world, made = World(tmp_path / "older"), await shelf_node(tmp_path, 8 * MIB)
     await real(world, made)
     asked = await checkpoint_of(world)
-    world.me.claim(new_claim(ME, world.job.id, 1, step=3, kept=asked["kept"]))  # type: ignore[arg-type]
+    world.me.claim(new_claim(ME, world.job.id, 1, step=3, saved=asked["saved"]))  # type: ignore[arg-type]
     await made.made(10 * MIB, here=True)
     known = await world.other.checkpoints.known(world.job)
     with pytest.raises(NotEnoughDisk):
         await world.other.checkpoints.newest(world.job, known)
-    (claim,) = world.jobs.kept_of(world.job.id)
+    (claim,) = world.jobs.saved_of(world.job.id)
     with pytest.raises(NotEnoughDisk):
         await world.other.runner.proven(world.job, claim)
 
@@ -393,7 +393,7 @@ async def test_the_trainer_leaves_its_place_to_an_author_that_lacks_one(
             nursery.cancel_scope.cancel()
     assert trio.current_time() - began <= defaults.PLACE_LEAD + defaults.PLACE_LOOK
     assert places.has_one(Job("other", STRANGER, "finetune"))
-    (claim,) = world.jobs.kept_of(world.job.id)
+    (claim,) = world.jobs.saved_of(world.job.id)
     assert claim.step >= 3
     assert await result_of(world, world.other) == await undisturbed(tmp_path)
 

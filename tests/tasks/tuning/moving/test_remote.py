@@ -76,9 +76,9 @@ class Home:
         learned, points = start()
         learned.step = ERRAND.settings.steps
         saved = await self.vault.save("theirs", self.remote._terms(ERRAND, job), learned, points)
-        claim = new_claim(by, job, 1, step=learned.step, kept=saved.kept.packed())
+        claim = new_claim(by, job, 1, step=learned.step, saved=saved.work.packed())
         self.made.state.hear(by, "claims", job, claim_fact(claim))
-        text = output_line(1, {"kept": saved.kept.packed().hex()}).decode()
+        text = output_line(1, {"saved": saved.work.packed().hex()}).decode()
         outcome = JobOutcome(text=text, size=len(text))
         result = StoredResult(job, KIND, "tiny", "", by, 1, outcome, 1e9)
         await self.made.desk.results.put(result)

@@ -11,7 +11,7 @@ from shoal.state.views.jobs import Job, job_id
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults as job_defaults
 from shoal.tasks.jobs.errors import BadSpec, Unsealable
-from shoal.tasks.jobs.results import KeptWork
+from shoal.tasks.jobs.results import SavedWork
 from shoal.tasks.jobs.sealing.seals import JobSeals
 from shoal.tasks.jobs.sealing.states import StateSeal
 from shoal.tasks.tuning.moving.defaults import KIND
@@ -111,12 +111,12 @@ async def test_a_checkpoint_of_another_job_or_a_changed_one_is_refused(
     other = Job(job_id(AUTHOR, b"m" * 16), AUTHOR, KIND)
     terms = replace(world.terms, seal=seals(AUTHOR_IDENTITY, 7).state_seal(other))
     with pytest.raises(BadState, match="cannot be opened"):
-        await world.me.vault.load(saved.kept, terms)
-    data = world.me.shelf.blobs[saved.kept.root]
+        await world.me.vault.load(saved.work, terms)
+    data = world.me.shelf.blobs[saved.work.root]
     root = await world.me.shelf.put(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(BadState, match="cannot be opened"):
-        await world.me.vault.load(KeptWork(root, len(data)), world.terms)
-    await world.me.vault.load(saved.kept, world.terms)
+        await world.me.vault.load(SavedWork(root, len(data)), world.terms)
+    await world.me.vault.load(saved.work, world.terms)
 
 
 def state(*secrets: bytes) -> StateSeal:

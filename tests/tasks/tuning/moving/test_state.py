@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.tasks.jobs.results import KeptWork
+from shoal.tasks.jobs.results import SavedWork
 from shoal.tasks.tuning.moving import defaults
 from shoal.tasks.tuning.moving.state import BadState
 from shoal.tasks.tuning.trainer import optimiser
@@ -45,7 +45,7 @@ async def test_a_state_comes_back_bit_for_bit(tmp_path: Path, best: bool) -> Non
     world = await World(tmp_path / "w").prepare()
     state = learned(world, 5, best=best)
     saved = await world.me.vault.save(JOB, world.terms, state, points(5))
-    loaded = await world.other.vault.load(saved.kept, world.terms)
+    loaded = await world.other.vault.load(saved.work, world.terms)
     for group in ("tensors", "first", "second", "best"):
         before, after = getattr(state, group), getattr(loaded.learned, group)
         assert list(before) == list(after)
@@ -64,13 +64,13 @@ async def test_identical_state_is_stored_and_moved_once(
     first = learned(world, 5)
     one = await vault.save(JOB, world.terms, first, points(5))
     assert len(shelf.blobs) == 6, "manifest, adapter = best one, two moments, two pages"
-    await world.other.vault.load(one.kept, world.terms)
+    await world.other.vault.load(one.work, world.terms)
     world.other.shelf.asked.clear()
     second = learned(world, 7)
     second.best, second.best_loss, second.best_step = first.best, 2.5, 5
     two = await vault.save(JOB, world.terms, second, points(7))
     assert len(shelf.blobs) == 7, "the parts that belong only to the first are deleted"
-    await world.other.vault.load(two.kept, world.terms)
+    await world.other.vault.load(two.work, world.terms)
     assert len(world.other.shelf.asked) == 5, "neither the best adapter nor the full page"
     await vault.forget(JOB)
     assert not shelf.blobs
@@ -82,13 +82,13 @@ async def test_jobs_with_the_same_state_do_not_delete_each_others(tmp_path: Path
     saved = await vault.save(JOB, world.terms, learned(world, 5), points(5))
     await vault.save("cd" * 32, world.terms, learned(world, 5), points(5))
     await vault.forget("cd" * 32)
-    assert (await vault.load(saved.kept, world.terms)).learned.step == 5
+    assert (await vault.load(saved.work, world.terms)).learned.step == 5
 
 
 async def test_a_look_fetches_no_tensors(tmp_path: Path) -> None:
     world = await World(tmp_path / "w").prepare()
     saved = await world.me.vault.save(JOB, world.terms, learned(world, 5), points(5))
-    seen = await world.other.vault.look(JOB, saved.kept, world.terms)
+    seen = await world.other.vault.look(JOB, saved.work, world.terms)
     assert (seen.step, seen.points, seen.best, seen.best_step) == (5, points(5), 2.5, 5)
     assert len(world.other.shelf.asked) == 2
 
@@ -160,12 +160,12 @@ async def test_a_checkpoint_that_lies_is_refused(tmp_path: Path, name: str) -> N
     world = await World(tmp_path / "w").prepare()
     saved = await world.me.vault.save(JOB, world.terms, learned(world, 5), points(5))
     blobs = world.me.shelf.blobs
-    manifest: Any = decode(blobs[saved.kept.root], limit=1 << 20)
+    manifest: Any = decode(blobs[saved.work.root], limit=1 << 20)
     LIES[name](manifest, blobs)
     data = pack(manifest)
-    kept = KeptWork(await world.me.shelf.put(data), len(data))
+    work = SavedWork(await world.me.shelf.put(data), len(data))
     with pytest.raises(BadState) as refused:
-        await world.other.vault.load(kept, world.terms)
+        await world.other.vault.load(work, world.terms)
     assert refused.value.code == "bad-checkpoint" and refused.value.hint
     if name in ("short", "long", "huge", "large page"):
         assert len(world.other.shelf.asked) == 1, "nothing but the manifest was fetched"
@@ -175,5 +175,5 @@ async def test_a_checkpoint_that_lies_is_refused(tmp_path: Path, name: str) -> N
 async def test_a_manifest_of_impossible_size_is_not_fetched(tmp_path: Path, size: int) -> None:
     world = await World(tmp_path / "w").prepare()
     with pytest.raises(BadState):
-        await world.other.vault.load(KeptWork(world.spec.rows.root, size), world.terms)
+        await world.other.vault.load(SavedWork(world.spec.rows.root, size), world.terms)
     assert not world.other.shelf.asked

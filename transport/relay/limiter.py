@@ -27,37 +27,37 @@ from .defaults import (
 
 
 class CircuitShare:
-    """A circuit's part of the rate. Created by `RelayPacer.join`."""
+    """A circuit's part of the rate. Created by `RelayLimiter.join`."""
 
-    __slots__ = ("_pacer", "asked", "hungry", "recent", "tokens", "turn", "weight")
+    __slots__ = ("_limiter", "asked", "hungry", "recent", "tokens", "turn", "weight")
 
-    def __init__(self, pacer: "RelayPacer", weight: int) -> None:
+    def __init__(self, limiter: "RelayLimiter", weight: int) -> None:
         self.weight = weight
         self.tokens = 0.0  # bytes assigned to this circuit alone; negative after borrowing
         self.turn = 0.0  # bytes assigned since the circuit became the first in its queue
         self.hungry = False  # whether it has asked for more than there was, and waits in a queue
         self.asked = 0.0  # time of the latest request
         self.recent = 0.0  # bytes moved recently, which decay by a factor of e per second
-        self._pacer = pacer
+        self._limiter = limiter
 
     def room(self, now: float) -> int:
         """Return how many bytes the circuit may move now."""
-        return self._pacer.room(self, now)
+        return self._limiter.room(self, now)
 
     def spend(self, size: int) -> None:
         """Charge this share for `size` bytes that were moved."""
-        self._pacer.spend(self, size)
+        self._limiter.spend(self, size)
 
     def pause(self) -> float:
         """Return the seconds after which to call `room` again, if it returned too little."""
-        return self._pacer.pause(self)
+        return self._limiter.pause(self)
 
     def leave(self) -> None:
-        """Remove this share from the pacer. May be called repeatedly."""
-        self._pacer.leave(self)
+        """Remove this share from the limiter. May be called repeatedly."""
+        self._limiter.leave(self)
 
 
-class RelayPacer:
+class RelayLimiter:
     """Distributor of `rate` bytes per second. With a rate of 0, nothing may be moved."""
 
     def __init__(self, rate: int, now: float) -> None:

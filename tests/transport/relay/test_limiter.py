@@ -5,13 +5,13 @@ import random
 import pytest
 
 from shoal.transport.relay.defaults import BURST_S, LIGHT_BYTES
-from shoal.transport.relay.pacer import CircuitShare, RelayPacer
+from shoal.transport.relay.limiter import CircuitShare, RelayLimiter
 
 RATE = 1_000_000
 
 
 def drive(
-    pacer: RelayPacer, wants: dict[CircuitShare, float], seconds: float, *, step: float = 0.005
+    limiter: RelayLimiter, wants: dict[CircuitShare, float], seconds: float, *, step: float = 0.005
 ) -> dict[CircuitShare, int]:
     """Each share takes what it may, up to its wish in bytes per second; what it got."""
     got = dict.fromkeys(wants, 0)
@@ -25,25 +25,25 @@ def drive(
 
 
 def test_the_rate_is_kept_and_used() -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    share = pacer.join(1)
-    got = drive(pacer, {share: 1e12}, 10.0)[share]
+    limiter = RelayLimiter(RATE, 0.0)
+    share = limiter.join(1)
+    got = drive(limiter, {share: 1e12}, 10.0)[share]
     assert 0.97 * 10 * RATE <= got <= (10 + BURST_S) * RATE
 
 
 @pytest.mark.parametrize("count", [2, 7, 128])
 def test_the_greedy_get_equal_parts(count: int) -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    got = drive(pacer, {pacer.join(1): 1e12 for _ in range(count)}, 20.0)
+    limiter = RelayLimiter(RATE, 0.0)
+    got = drive(limiter, {limiter.join(1): 1e12 for _ in range(count)}, 20.0)
     assert 0.9 * 20 * RATE <= sum(got.values()) <= (20 + BURST_S) * RATE
     assert max(got.values()) - min(got.values()) <= 0.25 * 20 * RATE / count + BURST_S * RATE
 
 
 def test_a_small_demand_is_met_in_full() -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    little = pacer.join(1)
-    wants = {little: 20_000.0} | {pacer.join(1): 1e12 for _ in range(5)}
-    got = drive(pacer, wants, 10.0)
+    limiter = RelayLimiter(RATE, 0.0)
+    little = limiter.join(1)
+    wants = {little: 20_000.0} | {limiter.join(1): 1e12 for _ in range(5)}
+    got = drive(limiter, wants, 10.0)
     assert got[little] >= 0.97 * 200_000
     assert sum(got.values()) >= 0.97 * 10 * RATE  # and nothing stays unused
 
@@ -51,8 +51,8 @@ def test_a_small_demand_is_met_in_full() -> None:
 @pytest.mark.parametrize(("weight", "size"), [(4, 1500), (1, 350)])
 def test_a_small_demand_does_not_wait_behind_greedy_ones(weight: int, size: int) -> None:
     """A stranger beside members that wait gets a quarter of that."""
-    pacer = RelayPacer(RATE, 0.0)
-    light, greedy = pacer.join(weight), [pacer.join(4) for _ in range(10)]
+    limiter = RelayLimiter(RATE, 0.0)
+    light, greedy = limiter.join(weight), [limiter.join(4) for _ in range(10)]
     waited = 0
     for turn in range(1, 2000):
         now = turn * 0.005
@@ -65,30 +65,32 @@ def test_a_small_demand_does_not_wait_behind_greedy_ones(weight: int, size: int)
 
 
 def test_many_that_want_little_get_no_more_than_there_is() -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    got = drive(pacer, {pacer.join(1): 25_000.0 for _ in range(100)}, 10.0)
+    limiter = RelayLimiter(RATE, 0.0)
+    got = drive(limiter, {limiter.join(1): 25_000.0 for _ in range(100)}, 10.0)
     assert 0.9 * 10 * RATE <= sum(got.values()) <= (10 + BURST_S) * RATE
     assert min(got.values()) > 0.5 * 10 * RATE / 100
 
 
 def test_members_weigh_more() -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    member, stranger = pacer.join(4), pacer.join(1)
-    got = drive(pacer, {member: 1e12, stranger: 1e12}, 20.0)
+    limiter = RelayLimiter(RATE, 0.0)
+    member, stranger = limiter.join(4), limiter.join(1)
+    got = drive(limiter, {member: 1e12, stranger: 1e12}, 20.0)
     assert 2.5 <= got[member] / got[stranger] <= 4.5
 
 
 def test_all_strangers_together_get_a_quarter_while_a_member_waits() -> None:
-    pacer = RelayPacer(64_000, 0.0)
-    member = pacer.join(4)
-    got = drive(pacer, {pacer.join(1): 1e12 for _ in range(40)} | {member: 1e12}, 10.0, step=0.02)
+    limiter = RelayLimiter(64_000, 0.0)
+    member = limiter.join(4)
+    got = drive(
+        limiter, {limiter.join(1): 1e12 for _ in range(40)} | {member: 1e12}, 10.0, step=0.02
+    )
     assert got[member] >= 0.7 * 10 * 64_000
     assert sum(got.values()) >= 0.9 * 10 * 64_000
 
 
 def test_many_share_a_small_rate_in_pieces_that_are_worth_a_packet() -> None:
-    pacer = RelayPacer(64_000, 0.0)
-    shares, pieces, now = [pacer.join(1) for _ in range(80)], [], 0.0
+    limiter = RelayLimiter(64_000, 0.0)
+    shares, pieces, now = [limiter.join(1) for _ in range(80)], [], 0.0
     due = {share: number / 1000 for number, share in enumerate(shares)}
     while now < 20:
         share = min(due, key=lambda each: due[each])
@@ -102,22 +104,22 @@ def test_many_share_a_small_rate_in_pieces_that_are_worth_a_packet() -> None:
 
 
 def test_an_idle_share_holds_nothing_back() -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    quiet = [pacer.join(1) for _ in range(100)]
+    limiter = RelayLimiter(RATE, 0.0)
+    quiet = [limiter.join(1) for _ in range(100)]
     for share in quiet:
         share.room(0.0)
         share.room(0.2)
-    share = pacer.join(1)
-    got = drive(pacer, {share: 1e12}, 10.0)[share]
+    share = limiter.join(1)
+    got = drive(limiter, {share: 1e12}, 10.0)[share]
     assert got >= 0.85 * 10 * RATE
 
 
 def test_debts_are_paid_by_those_that_leave_too() -> None:
     """Taking in advance and leaving, again and again, must not beat the rate."""
-    pacer = RelayPacer(RATE, 0.0)
+    limiter = RelayLimiter(RATE, 0.0)
     taken = 0
     for turn in range(1000):
-        share = pacer.join(1)
+        share = limiter.join(1)
         if share.room(turn * 0.01):
             share.spend(300_000)
             taken += 300_000
@@ -126,32 +128,32 @@ def test_debts_are_paid_by_those_that_leave_too() -> None:
 
 
 def test_no_rate_is_nothing() -> None:
-    share = RelayPacer(0, 0.0).join(1)
+    share = RelayLimiter(0, 0.0).join(1)
     assert share.room(5.0) == 0
     assert share.pause() == 0.5
 
 
 def test_a_share_that_left_gets_nothing() -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    share = pacer.join(1)
+    limiter = RelayLimiter(RATE, 0.0)
+    share = limiter.join(1)
     share.leave()
     share.leave()
     share.spend(1 << 40)
     assert share.room(1.0) == 0
-    assert pacer.join(1).room(1.0) == int(0.75 * RATE * BURST_S) + LIGHT_BYTES
+    assert limiter.join(1).room(1.0) == int(0.75 * RATE * BURST_S) + LIGHT_BYTES
 
 
 def test_any_mix_keeps_the_rate() -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        pacer = RelayPacer(RATE, 0.0)
-        shares = [pacer.join(rng.choice((1, 4)))]
+        limiter = RelayLimiter(RATE, 0.0)
+        shares = [limiter.join(rng.choice((1, 4)))]
         now, taken = 0.0, 0
         while now < 10:
             now += rng.expovariate(100)
             action = rng.random()
             if action < 0.02:
-                shares.append(pacer.join(rng.choice((1, 4))))
+                shares.append(limiter.join(rng.choice((1, 4))))
             elif action < 0.03 and len(shares) > 1:
                 shares.pop(rng.randrange(len(shares))).leave()
             share = rng.choice(shares)
@@ -162,8 +164,8 @@ def test_any_mix_keeps_the_rate() -> None:
 
 
 def test_a_pause_brings_a_grain() -> None:
-    pacer = RelayPacer(RATE, 0.0)
-    share, now, pauses = pacer.join(1), 0.0, 0
+    limiter = RelayLimiter(RATE, 0.0)
+    share, now, pauses = limiter.join(1), 0.0, 0
     while now < 10:
         share.spend(share.room(now))
         now += share.pause()
