@@ -10,7 +10,7 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
-from ...transport.rates import Rate, Rates
+from ...transport.rates import ByteBudget, Rate, Rates
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     SENT_BYTES,
@@ -55,7 +55,7 @@ from .stageload import StageLoads
 from .stagesessions import AsksShard, StageSessions, coded
 from .surviving.copying import StageCopies
 from .surviving.rebuilding import Rebuilding
-from .surviving.sentlog import SentBudget, SentLog
+from .surviving.sentlog import SentLog
 from .surviving.stagechanges import StageChanges, neighbours
 
 
@@ -88,7 +88,7 @@ class Stage:
         self._changes = StageChanges(host, courier, self.table, self._meetings)
         self.copies = StageCopies(host, courier, engine, self.table, self._meetings)
         """Copies of sessions' KV to standbys."""
-        self._budget = SentBudget(SENT_BYTES)
+        self._budget = ByteBudget(SENT_BYTES)
         self._slow = SlowLinks()
         self._endings = StageEndings(host, courier, engine, self.table)
         self._parts = StageParts(host, courier, engine, self.table, self.meter, self._endings)
