@@ -113,6 +113,8 @@ class Gateway:
         self.runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, finders.seek)
+        self.choice = routes.choice
+        """What chooses chains, with its beliefs about stages."""
         self.errors = routes.choice.errors
         self.slower = routes.choice.slower
         """The errors of predictions about answers."""

@@ -160,7 +160,7 @@ async def test_a_cancelled_request_is_not_overdue(
     swarm = replicas(2)
     for node in swarm.stages:
         monkeypatch.setattr(node.engine, "submit", lambda span: None)  # it computes for long
-    beliefs = swarm.client.gateway._opening._choice._router.beliefs
+    beliefs = swarm.client.gateway.choice.router.beliefs
 
     async def body(_: FakeSwarm) -> None:
         with trio.move_on_after(5):
