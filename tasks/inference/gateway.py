@@ -114,10 +114,7 @@ class Gateway:
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, finders.seek)
         self.choice = routes.choice
-        """What chooses chains, with its beliefs about stages."""
-        self.errors = routes.choice.errors
-        self.slower = routes.choice.slower
-        """The errors of predictions about answers."""
+        """What chooses chains, with its beliefs about stages and the errors of its predictions."""
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
         refilling = Refilling(host, courier, directory)

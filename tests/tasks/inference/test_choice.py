@@ -62,7 +62,7 @@ def probes(swarm: FakeSwarm) -> int:
 @pytest.mark.trio
 async def test_predictions_about_answers_are_compared_with_them(autojump_clock: object) -> None:
     async def body(swarm: FakeSwarm) -> None:
-        errors, swarm.wire.delay = swarm.client.gateway.errors, 0.01
+        errors, swarm.wire.delay = swarm.client.gateway.choice.errors, 0.01
         assert errors.first.value.samples == 0
         for _ in range(12):
             await ask(swarm)
