@@ -121,10 +121,12 @@ class Standing:
         return True
 
     def rebuild_s(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> float:
-        """Return the predicted seconds until the stages of another chain have their state."""
+        """Return the predicted seconds until the stages of another chain have their state. Those
+        that stand by already have a part of it."""
+        have = {(place, each.hop): each.have for place, each in run.standbys.items()}
         pairs = enumerate(zip(run.route, route, strict=True))
         new = [(place, other) for place, (hop, other) in pairs if hop != other]
-        return sum(self._rebuild_s(talk, run, *each) for each in new)
+        return sum(self._rebuild_s(talk, run, *each, have.get(each, 0)) for each in new)
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""
