@@ -187,6 +187,21 @@ async def test_a_standby_that_only_a_relay_links_gets_copies_early(
     await answered.run(deed, at=4.0)
 
 
+@pytest.mark.trio
+async def test_a_node_that_joins_stands_by_soon(autojump_clock: object) -> None:
+    answered = Answered()
+    late = answered.spares[1]
+    answered.swarm.strangers.append(late)
+
+    async def deed() -> None:
+        assert late.stage.sessions == 0
+        await answered.swarm._introduce()
+        await trio.sleep(2.5)  # much less than STANDBY_AGAIN
+        assert late.stage.sessions == 1
+
+    await answered.run(deed, at=3.0)
+
+
 def test_what_a_standby_has_need_not_be_rebuilt() -> None:
     first, stage, other = (
         Hop(PeerId(name), Parts(False, 0, 1, False), "float32") for name in "abc"
