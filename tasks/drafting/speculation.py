@@ -116,8 +116,8 @@ class Speculation:
             self._controller.note_round(now - self._last_at, self._vain)
 
     def windows(self) -> Iterator[Window]:
-        """Yield the windows to send now: none before the first token, behind the prompt."""
-        if self._early is not None or not self._last_at:
+        """Yield the windows to send now."""
+        if self._early is not None:
             return
         known = len(self._drafter.own)
         most = self._limit - 1 - known
