@@ -25,6 +25,7 @@ import trio
 
 from shoal.dht.content.library import Library
 from shoal.dht.exchange.exchange import ChunkExchange
+from shoal.dht.exchange.fetch import FetchTerms
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
@@ -91,7 +92,7 @@ class Node:
             await self.endpoint.dial(address, timeout=10)
 
     async def get(self, root: str) -> None:
-        await self.exchange.fetch_blob(root, self.peers, patience=PATIENCE_S)
+        await self.exchange.fetch_blob(root, self.peers, terms=FetchTerms(PATIENCE_S))
         self.done = trio.current_time()
 
 

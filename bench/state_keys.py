@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgpack
 from worlds.keymill import KeyMill
-from worlds.replicanode import ReplicaNode, at_once
+from worlds.replicanode import ReplicaNode, SharedReplica, at_once
 from worlds.replicas import Swarm
 
 from shoal.netsim.seeds import Figures, SeedLines
@@ -68,7 +68,7 @@ def one(seed: int, share: int, defended: bool) -> Figures:
     kind = Authors if defended else ByAge
 
     def replica(own: Any, archive: Any, **more: Any) -> Replica:
-        made = Replica(own, archive, **more)
+        made = SharedReplica(own, archive, **more)
         made.authors = kind(made.own, budget=budget)
         return made
 

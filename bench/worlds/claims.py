@@ -13,7 +13,6 @@ from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter
-from shoal.state.replication.replica import Replica
 from shoal.state.replication.replicafeeds import Watcher
 from shoal.state.views.jobs import (
     Claim,
@@ -30,7 +29,7 @@ from shoal.tasks.jobs.claimant import Claimant, JobHandling
 from shoal.tasks.jobs.crew import WorkerRing, patience
 from shoal.transport.identity import PeerId, public_key_of
 
-from .replicanode import ReplicaNode, at_once, opened_once
+from .replicanode import ReplicaNode, SharedReplica, at_once
 from .replicas import Swarm
 from .ringnode import WALL
 
@@ -334,7 +333,7 @@ class Sim:
             self.swarm.where,
             self.swarm.names,
             archive=before.archive,
-            replica=partial(Replica, opened=opened_once),
+            replica=SharedReplica,
         )
         node.prepare(self, number)
         self.nodes[number] = self.swarm.nodes[number] = node

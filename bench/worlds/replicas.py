@@ -3,7 +3,6 @@ volunteers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
 
 import msgpack
@@ -25,7 +24,7 @@ from shoal.transport.address import Address
 from shoal.transport.identity import Identity, PeerId, public_key_of
 from shoal.transport.networks import Nearness
 
-from .replicanode import ReplicaNode, at_once, opened_once
+from .replicanode import ReplicaNode, SharedReplica, at_once
 from .ringnode import WALL
 
 N = TypeVar("N", bound=ReplicaNode)
@@ -109,7 +108,7 @@ class Overlay(MemoryArchive):
 class Swarm:
     """The nodes, and the authors that write for them."""
 
-    def __init__(self, seed: int, *, replica: Callable[..., Replica] = Replica) -> None:
+    def __init__(self, seed: int, *, replica: Callable[..., Replica] = SharedReplica) -> None:
         self.world = World(seed, latency=latency.matrix())
         self.random = self.world.streams.get("", "swarm")
         self.faults = Faults(self.world)
@@ -118,7 +117,7 @@ class Swarm:
         self.hosts: dict[PeerId, LightHost] = {}
         self.where: dict[PeerId, Addr] = {}
         self.names: dict[Addr, PeerId] = {}
-        self._replica = partial(replica, opened=opened_once)
+        self._replica = replica
 
     @property
     def now(self) -> float:

@@ -7,7 +7,6 @@ promises entries that do not exist, claims that nothing differs, and forges sign
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Final
 
@@ -44,7 +43,7 @@ from shoal.state.replication.gossip import (
 from shoal.state.replication.replica import Replica, Taken
 from shoal.transport.identity import Identity, PeerId
 
-from .replicanode import ReplicaNode, at_once, opened_once
+from .replicanode import ReplicaNode, SharedReplica, at_once
 from .ringnode import WALL
 
 PLOTS: Final[tuple[Plot, ...]] = (("member", 0), ("claims", 0), ("shards", 3))
@@ -128,7 +127,7 @@ class _History:
         return list(self._feeds[plot][0].facts())
 
 
-class _Shameless(Replica):
+class _Shameless(SharedReplica):
     """Replica that keeps its own feeds whatever others have proven about them."""
 
     def lacks(self, head: Told) -> bool:
@@ -154,9 +153,8 @@ class TwoFaced(ReplicaNode):
         archive: MemoryArchive,
         replica: Callable[..., Replica],
     ) -> None:
-        shameless = partial(_Shameless, opened=opened_once)
-        super().__init__(identity, random, where, names, archive=archive, replica=shameless)
-        other = shameless(identity.peer, MemoryArchive())
+        super().__init__(identity, random, where, names, archive=archive, replica=_Shameless)
+        other = _Shameless(identity.peer, MemoryArchive())
         self._faces = [self.exchange, FeedExchange(other, self, random.randrange)]
         self._archives = [face.replica.archive for face in self._faces]
         self._histories = [_History(identity), _History(identity)]

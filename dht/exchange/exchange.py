@@ -23,9 +23,9 @@ from ..content.manifest import Manifest, is_digest
 from ..content.quota import Quota
 from ..content.tree import Tree
 from ..defaults import MANIFEST_LIMIT, MANIFEST_PIECE, MANIFEST_TIMEOUT, MANIFESTS_AT_ONCE, PATIENCE
-from ..errors import FetchFailed, ModelError, NotEnoughDisk
+from ..errors import FetchFailed, ModelError
 from .announcing import Announcer
-from .fetch import Fetch, FetchGoal, FetchReport
+from .fetch import DEFAULT_TERMS, Fetch, FetchGoal, FetchReport, FetchTerms
 from .obtaining import Obtaining
 from .parts import ExchangeParts
 from .peersource import PeerSource
@@ -211,24 +211,20 @@ class ChunkExchange:
         digests: Sequence[str],
         peers: Peers,
         progress: Progress | None = None,
-        *,
-        patience: float = PATIENCE,
-        on_full: Callable[[NotEnoughDisk], None] | None = None,
-        asked: bool = False,
+        terms: FetchTerms = DEFAULT_TERMS,
     ) -> FetchReport:
         """Fetch and store those of `digests` that are not on disk.
 
         The manifest or tree of `root` must be on this disk. `peers` is called repeatedly. A peer
-        that has no chunk yet is asked again later. If the disk fills up during the fetch, `on_full`
-        is called, and the fetch continues once there is space. If `on_full` is None, the fetch
-        fails instead. `asked` means that the owner requested this content by name, so it may exceed
-        a default quota.
+        that has no chunk yet is asked again later. If the disk fills up during the fetch,
+        `terms.on_full` is called, and the fetch continues once there is space. `progress` receives
+        the bytes that are here, and those of all `digests`.
 
         Raises QuotaFull if not enough can be evicted, NotEnoughDisk if the chunks do not fit on
-        the disk (those that were stored stay), FetchFailed
-        `no-source` after `patience` seconds without a new chunk, and ModelError: `unknown-model` or
-        `unknown-blob` if this node lacks the manifest or tree, `not-of-model` or `not-of-blob` if
-        the root does not have one of the chunks.
+        the disk (those that were stored stay), FetchFailed `no-source` after `terms.patience`
+        seconds without a new chunk, and ModelError: `unknown-model` or `unknown-blob` if this node
+        lacks the manifest or tree, `not-of-model` or `not-of-blob` if the root does not have one of
+        the chunks.
         """
         content = await self._library.content(root)
         sizes = content.chunks
@@ -242,8 +238,8 @@ class ChunkExchange:
         self._library.usage.note_used(root)
         with self._library.usage.fetch(root):
             if self._quota is not None:
-                await self._quota.evict_for(sum(wanted.values()), asked=asked)
-            if on_full is None:
+                await self._quota.evict_for(sum(wanted.values()), asked=terms.asked)
+            if terms.on_full is None:
                 await self._host.offload(store.require_space, sum(wanted.values()))
             total = sum(sizes[digest] for digest in dict.fromkeys(digests))
             done = total - sum(wanted.values())
@@ -257,7 +253,7 @@ class ChunkExchange:
             on_chunk(0)
             # Hashing and sorting all digests would block the event loop.
             transfer = await self._host.offload(Transfer, wanted, self._host.entropy(16))
-            goal = FetchGoal(content, wanted, peers, patience, on_chunk, on_full)
+            goal = FetchGoal(content, wanted, peers, on_chunk, terms)
             fetch = Fetch(self._parts, goal, transfer, self.provider.notify)
             self._fetches.setdefault(root, []).append(fetch)
             try:
@@ -276,26 +272,15 @@ class ChunkExchange:
         root: str,
         peers: Peers,
         progress: Progress | None = None,
-        *,
-        patience: float = PATIENCE,
-        on_full: Callable[[NotEnoughDisk], None] | None = None,
-        asked: bool = False,
+        terms: FetchTerms = DEFAULT_TERMS,
     ) -> FetchReport:
         """Fetch the tree of the blob `root`, then its chunks.
 
         Raises the errors of `fetch_tree` and `fetch`.
         """
-        await self.fetch_tree(root, peers, patience=patience)
+        await self.fetch_tree(root, peers, patience=terms.patience)
         content = await self._library.content(root)
-        return await self.fetch(
-            root,
-            content.order,
-            peers,
-            progress,
-            patience=patience,
-            on_full=on_full,
-            asked=asked,
-        )
+        return await self.fetch(root, content.order, peers, progress, terms)
 
 
 def _check_root(root: str) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -20,6 +21,7 @@ from ..defaults import (
     NEWS_PAUSE,
     NEWS_PER_S,
     OFFER_STEP,
+    PATIENCE,
     PEERS_AT_ONCE,
     REMOVED_PAUSE,
     SETTLE_AFTER,
@@ -57,6 +59,21 @@ class FetchReport:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchTerms:
+    """When a fetch gives up, and how far it may fill the disk."""
+
+    patience: float = PATIENCE
+    """Seconds without a new chunk after which the fetch fails."""
+    asked: bool = False
+    """Whether the owner requested the content by name. It may then exceed a default quota."""
+    on_full: Callable[[NotEnoughDisk], None] | None = None
+    """Called when the disk is full. The fetch then waits for space. None: it fails instead."""
+
+
+DEFAULT_TERMS: Final = FetchTerms()
+
+
+@dataclass(frozen=True, slots=True)
 class FetchGoal:
     """Goal of a fetch: the chunks, the peers that may have them, and the limits."""
 
@@ -64,12 +81,9 @@ class FetchGoal:
     wanted: Mapping[str, int]
     """Chunks to fetch: digest to bytes."""
     peers: Peers
-    patience: float
-    """Seconds without a new chunk after which the fetch fails."""
     on_chunk: Callable[[int], None]
     """Called with the bytes of each stored chunk."""
-    on_full: Callable[[NotEnoughDisk], None] | None = None
-    """Called when the disk is full. The fetch then waits for space. None: it fails instead."""
+    terms: FetchTerms
 
 
 class Fetch:
@@ -132,7 +146,7 @@ class Fetch:
                     await self._await_space()
                 with trio.move_on_after(TICK):
                     await self._news.wait()
-                if self._host.now() - self._last_chunk > self._goal.patience:
+                if self._host.now() - self._last_chunk > self._goal.terms.patience:
                     self._failure = self._no_source()
             nursery.cancel_scope.cancel()
         await self._host.offload(self._store.settle)
@@ -196,13 +210,13 @@ class Fetch:
 
         A full disk may get space again; any other error ends the fetch.
         """
-        if not isinstance(error, NotEnoughDisk) or self._goal.on_full is None:
+        if not isinstance(error, NotEnoughDisk) or self._goal.terms.on_full is None:
             self._failure = error
         elif not self._full:
             self._full = True
             if not self._reported_full:
                 self._reported_full = True
-                self._goal.on_full(error)
+                self._goal.terms.on_full(error)
         self._news.set()
 
     async def _await_space(self) -> None:
@@ -226,7 +240,7 @@ class Fetch:
         return FetchFailed(
             "no-source",
             f"no linked peer sent any of {left} missing chunks of {self._content.name} "
-            f"within {self._goal.patience:g} s{lied}",
+            f"within {self._goal.terms.patience:g} s{lied}",
             hint=f"`shoal peers` lists the linked peers and what they hold; or add the "
             f"{self._content.kind} here: {_ADD[self._content.kind]}",
         )

@@ -202,7 +202,8 @@ class NumberCompute:
     def read_kv(self, slots: Slots, layers: range, form: KvForm) -> bytes:
         """Return the stored numbers in some slots, padded to the size of real keys and values.
 
-        They are exact in both forms, so that a simulated text does not depend on the form.
+        The numbers are not rounded, whatever the form of the KV, so that a simulated text does not
+        depend on the form.
         """
         places = _positions(slots)
         shape = KvShape(self.arch.kv_heads, self.arch.head_dim, self.dtype)

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...dht.content.library import Library, check_new_name
 from ...dht.content.manifest import is_digest
 from ...dht.errors import ModelError
+from ...dht.exchange.fetch import FetchTerms
 from ...tasks.adapters.adapters import KnownAdapter, spans_of
 from ...tasks.adapters.defaults import ADAPTER_BYTES
 from ...transport.host.seam import Host
@@ -71,8 +72,9 @@ class AdapterOperations:
         content.library.usage.note_asked(root)
         linked, patience = content.inventory.linked, defaults.PULL_PATIENCE
         await content.exchange.fetch_tree(root, linked, patience=patience, most=ADAPTER_BYTES)
+        terms = FetchTerms(patience, asked=True)
         async with progress_to(emit) as note:
-            await content.exchange.fetch_blob(root, linked, note, patience=patience, asked=True)
+            await content.exchange.fetch_blob(root, linked, note, terms)
         pulled = _view(await self._adapters.known(ask.name, root), content.library)
         await self._adapters.set_name(ask.name, root)
         return pulled

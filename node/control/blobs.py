@@ -7,7 +7,7 @@ import trio
 
 from ...dht.content.manifest import is_digest
 from ...dht.errors import FetchFailed, ModelError, NotEnoughDisk
-from ...dht.exchange.fetch import FetchReport
+from ...dht.exchange.fetch import FetchReport, FetchTerms
 from ...transport.host.seam import Host
 from ...transport.shortid import meant
 from .. import defaults
@@ -118,7 +118,5 @@ class BlobOperations:
                 root,
                 content.inventory.linked,
                 note,
-                patience=defaults.PULL_PATIENCE,
-                on_full=on_full,
-                asked=True,
+                FetchTerms(defaults.PULL_PATIENCE, asked=True, on_full=on_full),
             )

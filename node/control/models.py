@@ -10,7 +10,7 @@ import trio
 from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
 from ...dht.errors import FetchFailed, ModelError, NotEnoughDisk, QuotaFull
-from ...dht.exchange.fetch import FetchReport
+from ...dht.exchange.fetch import FetchReport, FetchTerms
 from ...dht.names import NameMeaning, Voucher, spelled
 from ...state.directory import Directory
 from ...tasks.models.adding import Added, Source, add_model, quantise, quantised_name
@@ -186,8 +186,7 @@ class ModelOperations:
                 list(manifest.chunks),
                 lambda: self._linked(root),
                 note,
-                patience=defaults.PULL_PATIENCE,
-                asked=True,
+                FetchTerms(defaults.PULL_PATIENCE, asked=True),
             )
 
     async def _find_holders(self, meaning: NameMeaning) -> None:

@@ -4,7 +4,7 @@ from ...dht.content.scrub import Scrub
 from ...tasks.engine.families import Architecture, architecture
 from ...tasks.engine.passes import TuningEngine
 from ...tasks.inference.embedding import encoded
-from ...tasks.inference.gateway import Gateway
+from ...tasks.inference.gateway import Finders, Gateway
 from ...tasks.inference.models import Models
 from ...tasks.inference.stage import Stage
 from ...tasks.jobs.services import RowServices
@@ -44,7 +44,7 @@ class ComputeParts:
         self.serving = ServingParts(base, network, content, self.stage, self.gateway).slots
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
-            self.bar, self.interest.look,
+            self._regrouped,
         )  # fmt: skip
         able = base.engine if isinstance(base.engine, TuningEngine) else None
         self.tuning_stage = TuningStage(
@@ -69,10 +69,11 @@ class ComputeParts:
         """Return the architecture of a model, whose manifest may have to be fetched first."""
         return architecture((await self._content.sources.manifest(root)).config)
 
-    def bar(self, why: str | None) -> None:
-        """Serve and share nothing while `why` is not None."""
+    def _regrouped(self, why: str | None) -> None:
+        """Serve and share nothing while `why` is not None, and store what the role requires."""
         self.serving.bar(why)
         self.sharing.sharing.bar(why)
+        self.interest.look()
 
     def _new_models(self) -> Models:
         base = self._base
@@ -90,7 +91,7 @@ class ComputeParts:
         )  # fmt: skip
         return Gateway(
             self._base.host, network.courier, directory, self.models,
-            seek=seeking.seek, find_adapter=content.adapter_files.named, expect=self.stage.hold,
+            finders=Finders(seeking.seek, content.adapter_files.named), expect=self.stage.hold,
         )  # fmt: skip
 
     def _is_idle(self) -> bool:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from ...dht.content.library import Library
 from ...dht.errors import ModelError
 from ...dht.exchange.exchange import ChunkExchange
+from ...dht.exchange.fetch import FetchTerms
 from ...state.defaults import MODELS
 from ...state.directory import Directory
 from ...state.membership.record import ModelName
@@ -123,7 +124,7 @@ class Inventory:
 
     async def repair(self, root: str, digests: list[str]) -> None:
         """Fetch damaged chunks of a root again."""
-        await self._exchange.fetch(root, digests, self.linked, asked=True)
+        await self._exchange.fetch(root, digests, self.linked, terms=FetchTerms(asked=True))
 
 
 def _chunks(count: int) -> str:

@@ -41,11 +41,10 @@ class Grouping:
         endpoint: Endpoint,
         membership: Membership,
         health: Health,
-        bar: Callable[[str | None], None] = lambda _: None,
-        regrouped: Callable[[], object] = lambda: None,
+        regrouped: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """`bar` is called with the reason why this node must serve nothing, or with None, and
-        `regrouped` after each change of the group's members."""
+        """`regrouped` is called after each change of the group's members, with the reason why this
+        node must serve nothing, or with None."""
         self._state = state
         self._credentials = credentials
         self._endpoint = endpoint
@@ -54,7 +53,6 @@ class Grouping:
         # (Peer that claims that this node is revoked, its message), or None if there is none.
         self._told: tuple[PeerId, str] | None = None
         self._joined: dict[tuple[PeerId, bytes], None] = {}  # (new member, invitation used)
-        self._bar = bar
         self._regrouped = regrouped
         endpoint.handle(JOIN, self._on_join)
         endpoint.on_refused(self._refused)
@@ -76,8 +74,7 @@ class Grouping:
             if upkeep.group.order is not seen:
                 seen = upkeep.group.order
                 self._membership.screen(upkeep.group.counts)
-                self._bar(CLIENT if upkeep.group.role is Role.CLIENT else None)
-                self._regrouped()
+                self._regrouped(CLIENT if upkeep.group.role is Role.CLIENT else None)
             self._report()
             if upkeep.trouble is None:
                 self._health.clear(_TROUBLE)

@@ -146,6 +146,11 @@ class Group:
         self._newest: Mark | None = None
         self._vain: dict[PeerId, Mark] = {}  # rotations that have no box for this node
 
+    @property
+    def own(self) -> PeerId:
+        """The peer id of this node."""
+        return self._identity.peer
+
     def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
         """Take note of a change of a feed, as a `Watcher` of the replica does."""
         if (name.kind, name.part) != GROUP or name.author not in self._said:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 
 from ...transport.host.seam import Host
-from ...transport.identity import Identity, PeerId, public_key_of
+from ...transport.identity import PeerId, public_key_of
 from .. import defaults
 from ..errors import GroupRefused
 from ..feeds.digest import Plot
@@ -29,7 +29,6 @@ class Management:
     def __init__(
         self,
         host: Host,
-        identity: Identity,
         group: Group,
         replica: Replica,
         own: OwnFeed,
@@ -37,7 +36,6 @@ class Management:
         until: Callable[[Callable[[], bool]], Awaitable[None]],
     ) -> None:
         self._host = host
-        self._identity = identity
         self._group = group
         self._replica = replica
         self._own = own
@@ -86,7 +84,7 @@ class Management:
                 f"`{peer}` is revoked by `{others[peer][0]}`",
                 hint="only that owner can undo the revocation",
             )
-        granters = [other for other in self._granters(peer, role) if other != self._identity.peer]
+        granters = [other for other in self._granters(peer, role) if other != self._group.own]
         if granters:
             raise GroupRefused(
                 "granted-by-others",
@@ -112,7 +110,7 @@ class Management:
         own, role = self._group.role, grant.role
         if own is None or not (own is Role.OWNER or (own is Role.OPERATOR and role is Role.CLIENT)):
             raise self.not_allowed(f"admit {role.word}s")
-        said = self._group.said(self._identity.peer)
+        said = self._group.said(self._group.own)
         if own is Role.OPERATOR and len(said.grants) >= defaults.OPERATOR_CLIENTS:
             raise GroupRefused(
                 "too-many-clients",
@@ -138,7 +136,7 @@ class Management:
         """
         self._require_owner("revoke")
         order = list(self._group.order.standings)
-        own = self._identity.peer
+        own = self._group.own
         if peer in order and order.index(peer) <= order.index(own):
             raise self._senior(peer)
         if peer not in order:
@@ -152,7 +150,7 @@ class Management:
 
     def _senior(self, peer: PeerId) -> GroupRefused:
         """Return the error for an attempt to revoke this node itself or one of its seniors."""
-        own, founder = self._identity.peer, self._group.charter.founder
+        own, founder = self._group.own, self._group.charter.founder
         code, message = "senior", f"`{peer}` is senior to this node in the group"
         if peer == own:
             code, message = "self", "an owner cannot revoke itself"
@@ -221,7 +219,7 @@ class Management:
 
         `what` completes the sentence "… cannot …" in its message.
         """
-        own = self._identity.peer
+        own = self._group.own
         if self._group.revoked_by(own) is not None:
             message = f"the group has revoked this node: it cannot {what}"
             hint = f"ask an owner for `shoal group role {own} ROLE`: {self.owners()}"

@@ -60,9 +60,7 @@ class Upkeep(Watcher):
         self._news = trio.Event()
         self._decided = trio.Event()
         self._rotation = Rotation(host, identity, group, own, self.wake)
-        self.management = Management(
-            host, identity, group, self._replica, own, self._rotation, self.until
-        )
+        self.management = Management(host, group, self._replica, own, self._rotation, self.until)
         self.held = False
         """Whether a founder must wait before it writes facts. Peers may have its earlier facts, so
         it first compares its feeds with a peer."""

@@ -71,6 +71,9 @@ class _Batch:
 class Replica(ReplicaFeeds):
     """The replica of one node, `own`."""
 
+    opened: Callable[[bytes], Entry] = staticmethod(open_entry)
+    """Parses an entry from a peer, and checks its signature."""
+
     def __init__(
         self,
         own: PeerId,
@@ -80,12 +83,10 @@ class Replica(ReplicaFeeds):
         interest: Interest | None = None,
         documents: int = defaults.DOCUMENTS,
         pause: Pause = at_once,
-        opened: Callable[[bytes], Entry] = open_entry,
     ) -> None:
         """Create the replica without any feeds; call `restore` next.
 
         `interest` selects the plots of which other authors' feeds are stored, by default all.
-        `opened` parses an entry and checks its signature.
         """
         super().__init__(own, archive, authors=authors, documents=documents, pause=pause)
         self.interest = interest or Interest()
@@ -93,7 +94,6 @@ class Replica(ReplicaFeeds):
         """Returns whether to admit a new entry of this node's own feeds that a peer sent."""
         self.wants_own = False
         """Whether to pull entries of this node's own feeds from peers."""
-        self._opened = opened
 
     async def restore(self, more: More | None = None) -> None:
         """Restore the feeds from the archive.
@@ -256,7 +256,7 @@ class Replica(ReplicaFeeds):
             return
         if not first and not _follows(head, mine):
             return  # one out-of-order entry can prove a fork; more prove nothing
-        entry = self._opened(sealed)
+        entry = self.opened(sealed)
         if key == self.own and not self._takes_back(entry, mine):
             return
         verdict = await self._admit(entry, batch)

@@ -68,7 +68,8 @@ Subject = tuple[str, PeerId]
 
 
 class TuningFacts(View[Subject, TuningFact, Mapping[str, TuningFact]]):
-    """What each author says about each run, by the part of the key after the run's id."""
+    """Facts of all authors about each run. Their keys are what follows the run's id in the keys of
+    the feed."""
 
     kinds = (TUNING,)
 

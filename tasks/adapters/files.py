@@ -5,7 +5,6 @@ that this node only answers prompts of; the least recently used is evicted.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import trio
@@ -15,6 +14,7 @@ from ...dht.content.tree import Tree
 from ...dht.defaults import CHUNK
 from ...dht.errors import ModelError
 from ...dht.exchange.exchange import ChunkExchange
+from ...dht.exchange.fetch import FetchTerms
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ..engine.adapters import AdapterTerms, LoadAdapter
@@ -147,8 +147,8 @@ class AdapterFiles:
         usage, sizes = self._library.usage, tree.sizes()
         if root in usage.fetched and root not in usage.asked:  # its owner did not ask for it
             await self._sources.reserve(root, sum(sizes[leaf] for leaf in missing))
-        fetch = partial(self._exchange.fetch, patience=FETCH_PATIENCE, asked=True)
-        await fetch(root, missing, self._linked)
+        terms = FetchTerms(FETCH_PATIENCE, asked=True)
+        await self._exchange.fetch(root, missing, self._linked, terms=terms)
 
     async def _arch(self, root: str) -> Architecture:
         return architecture((await self._sources.manifest(root)).config)

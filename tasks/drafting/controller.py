@@ -22,7 +22,7 @@ class FittedLine:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def note(self, x: float, y: float) -> None:
-        """Add a measurement."""
+        """Add a point with the weight 1. Earlier points lose weight."""
         self._weight = self._weight * MEMORY + 1
         self._x = self._x * MEMORY + x
         self._y = self._y * MEMORY + y

@@ -48,7 +48,7 @@ PIECE_SECONDS = 0.01  # seconds in which tokens are collected before they are se
 
 DECODE_FACTOR = 4.0  # budget for running texts, as a multiple of the time of a step with one row
 PREFILL_FACTOR = 2.0  # budget with prompts, as a multiple of the time without them …
-PREFILL_OWN_FACTOR = 1.7  # … and where all sessions with work are of one gateway
+PREFILL_OWN_FACTOR = 1.85  # … and where all sessions with work are of one gateway
 STEP_S = 0.02  # every budget is at least this many seconds
 PREFILL_STEP_S = 0.5  # budget in seconds of a step in which no session generates text …
 PREFILL_STEP_FACTOR = 6.0  # … or this multiple of the time of a step with one row, if larger
@@ -61,6 +61,7 @@ SAVED_S = 0.5  # seconds of virtual time that a gateway with running texts may b
 REFERENCE_PART = 0.01  # of the time in which rows are computed again without native kernels
 REFERENCE_SAVED = 5.0  # seconds of it, at most, that may be used at once
 STEP_ROWS = 512  # rows of one step on a CPU
+PROMPT_PART = 2  # rows, beside texts, of whose multiple a part of a prompt may be in the kernels
 GROUP_IDLE = 0.15  # part of the time for which a stage is idle before it makes more groups …
 GROUP_BUSY = 0.05  # … and below which it makes fewer
 GROUP_GROWTH = 1.25  # factor by which the number of groups changes, by 1 at least when it grows

@@ -122,7 +122,7 @@ class Rules(Row, frozen=True):
 
     @property
     def penalise(self) -> bool:
-        """Whether they depend on the tokens so far."""
+        """Whether the rules depend on the tokens so far."""
         return self.repetition != 1.0 or self.frequency != 0.0 or self.presence != 0.0
 
     def check(self) -> None:

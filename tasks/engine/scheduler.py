@@ -349,14 +349,16 @@ class Scheduler:
         step.chosen += [(share, share.rows) for share in shares]
 
     def _take_prefill(self, step: _Step, shares: Collection[Share], budget: float) -> None:
-        """Add parts of prompts as the budget allows, and at least one block of the first one.
+        """Add parts of prompts as the budget allows, and at least a small one of the first prompt.
 
-        Parts end at the end of a block, except the last part of a prompt. They are rounded up if
-        the gateway stays behind the others' texts, else it would never get as much as they.
+        Parts end at the end of a block, or beside texts where the costs say, except the last part
+        of a prompt. They are rounded up if the gateway stays behind the others' texts, else it
+        would never get as much as they.
         """
         most = step.costs.most_rows
         start, first = len(step.chosen), not any(not share.decode for share, _ in step.chosen)
         texts, least = self._with_texts, self._text_times()
+        part = step.costs.part if texts else BLOCK
         for share in fair(shares):
             gateway = share.user.gateway
             behind = least[gateway in texts] - gateway.time
@@ -366,14 +368,14 @@ class Scheduler:
                 waits = self._step < gateway.prompted + PROMPT_STEPS
                 if gateway not in texts or waits or not first:
                     continue
-                rows = 0
+                rows, part = 0, BLOCK
             if rows < share.rows:
-                rows = max(0, rows - (share.position + rows) % BLOCK)
-                more = min(rows + BLOCK, room)
+                rows = max(0, rows - (share.position + rows) % part)
+                more = min(rows + part, room)
                 if step.price(share, more) * gateway.weight <= behind < inf:
-                    rows = more - (share.position + more) % BLOCK * (more < share.rows)
+                    rows = more - (share.position + more) % part * (more < share.rows)
             if rows <= 0 and first:
-                rows = min(share.rows, BLOCK - share.position % BLOCK)
+                rows = min(share.rows, part - share.position % part)
             if rows <= 0 or step.rows + rows > max(most, BLOCK):
                 break
             self._add(step, share, rows, step.price(share, rows))

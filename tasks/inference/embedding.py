@@ -67,7 +67,7 @@ class PooledAnswer:
         self._total = [0.0] * self._hidden
 
     async def wait(self, event: Awaited) -> None:
-        """Wait for a node. No client hears of it."""
+        """Do nothing: no client is told that the request waits for a node."""
         await trio.lowlevel.checkpoint()
 
     async def add(self, arrived: Sequence[Arrived | Pooled]) -> bool:

@@ -7,7 +7,7 @@ until the head or the gateway stops them. Spec: docs/spec/session.md.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import trio
@@ -23,7 +23,7 @@ from ..text.process import ChatTurn, TextDelta
 from .chain import Chains
 from .conversation.advancing import Advancing
 from .conversation.answer import Answer
-from .conversation.conversing import Conversation
+from .conversation.conversing import ChainChanges, Conversation
 from .conversation.mending import Mending
 from .conversation.opening import Opening
 from .conversation.received import Rest
@@ -80,6 +80,15 @@ async def _nobody(_root: str) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Finders:
+    """How a gateway finds what its models and members lack: nodes that serve a model, and
+    adapters."""
+
+    seek: Seek = _nobody
+    adapter: FindAdapter = _no_adapters
+
+
 class Gateway:
     """Gateway that answers this node's requests over chains of stages."""
 
@@ -90,33 +99,32 @@ class Gateway:
         directory: Directory,
         models: ModelSource,
         *,
-        seek: Seek = _nobody,
-        find_adapter: FindAdapter = _no_adapters,
+        finders: Finders | None = None,
         expect: Callable[[], None] = lambda: None,
-        drafting: Drafting | None = None,
     ) -> None:
         """`expect` is called when an interactive request has come, before it is encoded."""
         self._host = host
-        self._find_adapter = find_adapter
+        finders = finders or Finders()
+        self._find_adapter = finders.adapter
         self._models = models
-        self.drafting = drafting or Drafting()
+        self.drafting = Drafting()
         """What drafts for the sessions of this gateway."""
         self._windows = Windows(courier, self.drafting)
         self.runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
-        routes = Routes(host, courier, directory, self._chains, seek)
-        self.errors = routes.choice.errors
-        self.slower = routes.choice.slower
-        """The errors of predictions about answers."""
+        routes = Routes(host, courier, directory, self._chains, finders.seek)
+        self.choice = routes.choice
+        """What chooses chains, with its beliefs about stages and the errors of its predictions."""
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
         refilling = Refilling(host, courier, directory)
-        replacing = Replacing(host, routes, self._opening, mending, refilling)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
-        self._conversation = Conversation(
-            *(host, courier, self._opening, replacing, self._windows, standing),
+        changing = ChainChanges(
+            Replacing(host, routes, self._opening, mending, refilling),
+            standing,
             Advancing(courier, directory, routes.choice, standing),
         )
+        self._conversation = Conversation(host, courier, self._opening, self._windows, changing)
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""
         self._expect = expect

@@ -449,10 +449,11 @@ class GenerationRun:
 
 
 def _latest_start(prompt: int) -> int:
-    """Return the position from which a prompt of `prompt` tokens is computed if all is cached.
+    """Return the position from which a prompt of `prompt` tokens is computed even if all of it is
+    cached.
 
-    The first token of the answer follows from the last position, so at least that is computed. The
-    start is that of a block, and at least two positions follow: engines compute a single one as the
-    continuation of a text, whose result may differ in the last bit.
+    The last position is always computed, because its output gives the first token of the answer.
+    Computing starts at a block, and at least two positions before the end: engines compute a single
+    position as a continuation of a text, and the result may differ in the last bit.
     """
     return max(0, (prompt - 2) // BLOCK * BLOCK)

@@ -11,6 +11,7 @@ from ...dht.content.manifest import Manifest
 from ...dht.defaults import PATIENCE
 from ...dht.errors import ModelError, model_mishap
 from ...dht.exchange.exchange import ChunkExchange
+from ...dht.exchange.fetch import FetchTerms
 from ...dht.names import NameMeaning
 from ...state.directory import Directory
 from ...transport.guard import Guard
@@ -132,5 +133,5 @@ class ModelSources:
         """
         await self.restore(root, digests)
         await self.exchange.fetch(
-            root, digests, lambda: self.providers(root), progress, patience=patience, asked=asked
+            root, digests, lambda: self.providers(root), progress, FetchTerms(patience, asked=asked)
         )

@@ -465,7 +465,8 @@ class Claimant:
         return ahead.done or not claim.left or (bool(ahead.saved) and ahead.step >= claim.step)
 
     def _look(self, job: str, standing: JobStanding | None, now: float) -> None:
-        """Update the times since when a job has been unclaimed, held, or held by the same claim."""
+        """Note since when a job has had no claim, has been held by a claim, and has been held by
+        the present one."""
         if standing is None or standing.state is not JobState.OPEN:
             self._open.pop(job, None)
         else:

@@ -14,6 +14,7 @@ from ...dht.content.tree import Tree
 from ...dht.defaults import CHUNK
 from ...dht.errors import ModelError
 from ...dht.exchange.exchange import ChunkExchange
+from ...dht.exchange.fetch import FetchTerms
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
@@ -179,7 +180,8 @@ class Shelf(Shelves):
         try:
             if tree.size != size:
                 raise BadOutcome(f"a result of {size} bytes is a blob of {tree.size}")
-            await self._exchange.fetch_blob(root, self._linked, patience=patience, asked=own)
+            terms = FetchTerms(patience, asked=own)
+            await self._exchange.fetch_blob(root, self._linked, terms=terms)
             return await self._read_out(root)
         finally:
             if not here and root not in self._allotment.blobs:  # a peer may have had it kept now
@@ -238,10 +240,8 @@ class Shelf(Shelves):
                 # It stays counted if the fetch fails, because some of the chunks may be here.
                 blob.size = min(blob.size + needed, max(tree.size, blob.size))
                 blob.used = self._host.wall()
-        patience = defaults.FETCH_PATIENCE
-        report = await self._exchange.fetch(
-            tree.root, leaves, self._linked, patience=patience, asked=own
-        )
+        terms = FetchTerms(defaults.FETCH_PATIENCE, asked=own)
+        report = await self._exchange.fetch(tree.root, leaves, self._linked, terms=terms)
         self.fetched += report.size
 
     async def _missing(self, tree: Tree, leaves: Sequence[str]) -> int:

@@ -33,10 +33,10 @@ class SpeedChoices:
         self._better: tuple[Span, float] | None = None  # (layers, since when they are better)
 
     def chosen(self, terms: PlanTerms, others: Sequence[Place], own: Place) -> Span | None:
-        """Return the layers for a node that holds none, or None if speed is no reason for any.
+        """Return the layers that a node without layers should take for the sake of speed, or None.
 
-        If no node holds layers yet, all of them divide the model. If some serve all of it, this
-        one takes what adds most.
+        If no node has layers yet, all nodes divide the model among themselves. If a chain of nodes
+        already serves the whole model, this node takes the layers that add most speed.
         """
         held = [place for place in others if place.span is not None and place.rank >= Rank.HOLDS]
         served = has_chain(terms.model.sizes.layers, (place.span for place in held if place.span))

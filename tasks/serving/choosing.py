@@ -10,7 +10,6 @@ import trio
 
 from ...dht.errors import ModelError
 from ...dht.names import NameMeaning
-from ...state.directory import Directory
 from ...transport.host.seam import Host
 from ..defaults import (
     DEMAND_LOOK,
@@ -20,7 +19,7 @@ from ..defaults import (
     SERVE_RETRY,
     SLOT_PAUSE,
 )
-from ..inference.sources import Find
+from ..inference.sources import ModelSources
 from ..placement.demand import Backing, ServingChoice, choose_model, choose_other, waiting_sentence
 
 
@@ -34,19 +33,18 @@ class Choosing:
     def __init__(
         self,
         host: Host,
-        directory: Directory,
+        sources: ModelSources,
         model: str | None,
         *,
         backing: Callable[[], Backing],
-        find: Find,
         say: Callable[[str], None],
         memory: Callable[[], int],
     ) -> None:
         self._host = host
-        self._directory = directory
+        self._directory = sources.directory
         self._model = model
         self._backing = backing
-        self._find = find
+        self._find = sources.find
         self._say = say
         self._memory = memory
         self._unfit: dict[str, int] = {}  # by root: the bytes in which no layer of it fitted

@@ -81,10 +81,9 @@ class Serving:
     ) -> Choosing:
         return Choosing(
             host,
-            sources.directory,
+            sources,
             model,
             backing=backing,
-            find=sources.find,
             say=lambda text: self._say("choosing", text),
             memory=self._slot.memory,
         )

@@ -22,7 +22,7 @@ class NamesNear(Protocol):
         ...
 
     def named(self) -> Set[str]:
-        """Return all names."""
+        """Return the names of all these models."""
         ...
 
 

@@ -74,10 +74,10 @@ def offers_of(members: Members, asked: SharedName) -> list[SharedOffer]:
 
 
 def called(members: Members, rooted: Set[str]) -> list[tuple[str, SharedOffer]]:
-    """Return all offers, each with the name by which a user asks for it: NAME, or NAME@PEER if
-    `rooted`, the names of models with a root, has it.
+    """Return all offers, each with the name by which a user asks for it.
 
-    Many members may share many models, so the work grows with the offers and not with their square.
+    This is NAME, or NAME@PEER if a model with a root has the same name. `rooted` has the names of
+    those models. The time grows linearly with the offers, because members may share many models.
     """
     found = []
     for name, each in groupby(offers(members), key=lambda offer: offer.model.name):

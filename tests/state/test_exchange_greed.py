@@ -48,8 +48,8 @@ async def replayed() -> None:
     await one.replica.take(sealed(entries[:3]))
     await two.replica.take(sealed(entries))
     looked: list[bytes] = []
-    opened = one.replica._opened
-    one.replica._opened = lambda data: looked.append(data) or opened(data)  # type: ignore[func-returns-value]
+    opened = one.replica.opened
+    one.replica.opened = lambda data: looked.append(data) or opened(data)  # type: ignore[func-returns-value]
     await two.exchange.compare(one.peer)
     await one.exchange.compare(two.peer)
     await asked(one, two, sealed([*entries[:2] * 500, entries[3], *entries[:2] * 500]))

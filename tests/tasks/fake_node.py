@@ -117,7 +117,7 @@ class FakeExchange:
         digests: Sequence[str],
         peers: Callable[[], Sequence[PeerId]],
         progress: Callable[[int, int], None] | None = None,
-        **_: Any,
+        _terms: object = None,
     ) -> None:
         await trio.lowlevel.checkpoint()
         if self.errors:

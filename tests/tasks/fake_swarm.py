@@ -33,7 +33,7 @@ from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.engine.kv.parts import range_of
 from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
+from shoal.tasks.inference.gateway import ChatTurn, Finders, Gateway, Model, TextDelta
 from shoal.tasks.inference.generation import TextCodec
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.inference.stagechunks import Connector
@@ -548,8 +548,7 @@ class Node:
             courier,
             cast(Directory, swarm),
             FakeModels(swarm.layers),
-            seek=swarm.seek,
-            find_adapter=swarm.find_adapter,
+            finders=Finders(swarm.seek, swarm.find_adapter),
             expect=self.stage.hold,
         )
         if parts is not None:

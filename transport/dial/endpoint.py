@@ -219,10 +219,10 @@ class Endpoint:
         return self._links.all()
 
     def register_finder(self, finder: Finder) -> None:
-        """Register the search for a path of a link that has lost its last one and that redialling
-        does not help.
+        """Register the search that runs when a link has lost its last path and redialling has not
+        brought a new one.
 
-        It replaces an earlier one. Without one, links are only redialled.
+        A later registration replaces this one. Without any, links are only redialled.
         """
         self.rescue.finder = finder
 

@@ -33,7 +33,7 @@ from .meter import LEAST_PIECE_BYTES, Allowance
 from .outbox import Outbox, OutCall, OutgoingMessage
 from .queueing import Yielding
 from .shaper import Flow
-from .stream import LaneStream, QueuedFrame
+from .stream import LaneStream, QueuedFrame, StreamWindows
 
 
 @dataclass(slots=True)
@@ -229,9 +229,11 @@ class Lane:
             ident,
             priority,
             mine=mine,
-            send_window=self._remote.stream_bytes,
-            window=self._limits.stream_window_bytes,
-            largest_window=self._limits.largest_stream_window_bytes,
+            windows=StreamWindows(
+                self._remote.stream_bytes,
+                self._limits.stream_window_bytes,
+                self._limits.largest_stream_window_bytes,
+            ),
             on_done=self._forget_if_done,
         )
         return stream

@@ -7,6 +7,7 @@ the credit of the whole link. This module handles only a single stream.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..defaults import FRAME_PAYLOAD_BYTES
@@ -32,6 +33,16 @@ class Context(Protocol):
     def wake_sender(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class StreamWindows:
+    """Credit of a stream, in bytes: that of this side and of the peer at first. The peer's grows up
+    to `largest` while the reader keeps up."""
+
+    send: int
+    receive: int
+    largest: int = 0
+
+
 class LaneStream:
     """Both directions of a stream. `mine` is True if this side opened the stream. `on_done` is
     called when both directions have ended and the last frame was sent."""
@@ -42,13 +53,9 @@ class LaneStream:
         priority: Priority,
         *,
         mine: bool,
-        send_window: int,
-        window: int,
-        largest_window: int = 0,
+        windows: StreamWindows,
         on_done: "Callable[[LaneStream], None]",
     ) -> None:
-        """`send_window` and `window` are the initial credit of this side and of the peer, in
-        bytes. The peer's grows up to `largest_window` while the reader keeps up."""
         self.ident = ident
         self.priority = priority
         self.mine = mine
@@ -65,14 +72,13 @@ class LaneStream:
         self.held = 0  # bytes received but not read
         self._pieces: deque[memoryview] = deque()
         self._sent = 0
-        self._limit = send_window
+        self._limit = windows.send
         self._reset_due: str | None = None
         self._discarding = False
         self._chunks: deque[memoryview] = deque()
         self._received = 0
-        self._window = window
-        self._largest = largest_window
-        self._granted = window
+        self._window = self._granted = windows.receive
+        self._largest = windows.largest
         self._read = 0
 
     def narrow(self, window: int) -> None:

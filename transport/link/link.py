@@ -389,10 +389,10 @@ class Link:
         self._count(now)
 
     def _count(self, now: float) -> None:
-        """Report the link if it is long and has carried much since the last count.
+        """Report the link if its round trip is long and it has carried much since the last count.
 
-        A link that carries much is ticked at least every few seconds, because frames in flight
-        await acknowledgements, or gets pings from its peer.
+        `tick` calls this often enough. A link with much traffic is ticked at least every few
+        seconds, for acknowledgements of its frames or for pings from its peer.
         """
         (at, before), carried = self._counted, self.carried
         if now < at + defaults.LONG_LOOK_S:
@@ -565,8 +565,8 @@ class Link:
         return call
 
     def expire(self, now: float) -> float:
-        """End the calls whose deadline has passed. Return the next deadline, infinity if there is
-        none."""
+        """End the calls whose deadline has passed. Return the time of the next deadline, infinity
+        if there is none."""
         return self._callers.expire(now)
 
     def _checked(self, payload: Bytes) -> Bytes:

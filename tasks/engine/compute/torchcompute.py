@@ -22,6 +22,7 @@ from ..defaults import (
     CHANGED,
     LEAST_ROWS,
     PICKS,
+    PROMPT_PART,
     TEXT_BLOCKS,
     TEXTS,
 )
@@ -124,7 +125,8 @@ class TorchCompute(ShardModel):
         return _attended(self, BLOCK)
 
     def alone_seconds(self) -> float:
-        """Return the same of a row of a text, for which keys and values are read alone."""
+        """Return the seconds in which a row of a text attends to one position in all layers. Keys
+        and values are read for this row alone."""
         return _attended(self, 1)
 
     def adapt(self, adapter: LoadAdapter) -> Lora:
@@ -362,9 +364,10 @@ def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     chosen = _chosen_seconds(model, many)
     if model.device.is_cpu and not len(model._states.inputs) and blocks >= TEXTS * TEXT_BLOCKS:
         more = (_texts_seconds(model, TEXTS) - _texts_seconds(model, 1)) / (TEXTS - 1)
-        chosen = max(0.0, more - row - TEXT_BLOCKS * BLOCK * (attended + alone))
+        chosen = max(-row, more - row - TEXT_BLOCKS * BLOCK * (attended + alone))
     fixed = max(0.0, least - row)
-    return StepCosts(fixed, row, attended, chosen=chosen, alone=alone, picks=picks)
+    part = BLOCK if model.steps is None else PROMPT_PART
+    return StepCosts(fixed, row, attended, chosen=chosen, alone=alone, picks=picks, part=part)
 
 
 def _pick_costs(model: TorchCompute) -> PickCosts:

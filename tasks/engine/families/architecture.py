@@ -132,10 +132,10 @@ class LayerKind:
 class Names:
     """Names of the tensors of a layer, without `model.layers.N.` and `.weight`.
 
-    `qkv` and `gate_up` are the projections with the same input, in the order in which a product
-    with all of them has its outputs; a family may store them as one tensor. `mixed_norm` and
-    `output_norm` are the norms of what attention and the feed-forward part add to the residual
-    stream, if it is normed.
+    The projections of `qkv` have the same input, and so have those of `gate_up`. One product
+    computes them together, and its outputs are in this order; a family may store them as one
+    tensor. Some families normalise what attention and the feed-forward part add to the residual
+    stream: `mixed_norm` and `output_norm` are the weights of these norms.
     """
 
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")

@@ -2,7 +2,8 @@
 //
 // A row that continues a text attends alone. Rows of a prompt attend in tiles of up to 16 rows, the
 // positions of one block, to 64 positions at a time, with the softmax of Milakov and Gimelshein
-// (2018). Each row has its own chain of sums, in an order that only its position decides: its bits
+// (2018). If the processor multiplies pairs of bfloat16 and the model is in bfloat16, queries and
+// weights of prompts are rounded to it, as in most kernels for it. Each row has its own chain of sums, in an order that only its position decides: its bits
 // are the same beside any other rows, and however a prompt is divided.
 
 const int BLOCK = 16, CHUNK = 64, HEADS = 4;  // HEADS: those of a tile that are computed at once
@@ -106,10 +107,10 @@ static void attend_row(const Attending *a, const Piece *piece, int64_t kv_head) 
 }
 
 // Rows of a prompt that attend together: `rows` of them from `position` on, `heads` heads each.
-// Column h * 16 + i of the scores is head h of row i.
+// Column h * rows + i of the scores is head h of row i. The last vector is filled up with zeros.
 struct Tile {
     int64_t position, rows, row, head, heads, window;
-    int64_t columns() const { return heads * BLOCK; }
+    int64_t columns() const { return up(heads * rows, W); }
 };
 
 // Copies positions to float32. Returns their number.
@@ -126,10 +127,10 @@ static int64_t widen(const Cache *from, int64_t first, int64_t end, int64_t D, f
 static void mask(const Tile *tile, int64_t first, int64_t count, float *scores, float with) {
     int64_t columns = tile->columns();
     for (int64_t t = 0; t < count; t++)
-        for (int64_t i = 0; i < BLOCK; i++) {
+        for (int64_t i = 0; i < tile->rows; i++) {
             int64_t at = tile->position + i, key = first + t;
-            if (i < tile->rows && key <= at && (!tile->window || key > at - tile->window)) continue;
-            for (int64_t h = 0; h < tile->heads; h++) scores[t * columns + h * BLOCK + i] = with;
+            if (key <= at && (!tile->window || key > at - tile->window)) continue;
+            for (int64_t h = 0; h < tile->heads; h++) scores[t * columns + h * tile->rows + i] = with;
         }
 }
 
@@ -138,8 +139,8 @@ static void mask(const Tile *tile, int64_t first, int64_t count, float *scores, 
 static bool reweigh(const Tile *tile, int64_t first, int64_t count, float *scores, float *most,
                     float *sums, float *change) {
     int64_t columns = tile->columns();
-    bool masked = tile->rows < BLOCK || first + count > tile->position ||
-                  (tile->window && first <= tile->position + BLOCK - 1 - tile->window);
+    bool masked = first + count > tile->position ||
+                  (tile->window && first <= tile->position + tile->rows - 1 - tile->window);
     if (masked) mask(tile, first, count, scores, NONE);
     bool changed = false;
     for (int64_t c = 0; c < columns; c += W) {
@@ -162,12 +163,66 @@ static bool reweigh(const Tile *tile, int64_t first, int64_t count, float *score
     return changed;
 }
 
+// Scores of the columns for some positions, and the sums of their values by weights, which replace
+// the scores. `wide` has room for CHUNK positions.
+static int64_t tile_scores(const Cache *keys, int64_t first, int64_t end, int64_t D, const float *q,
+                           int64_t columns, float *wide, float *scores) {
+    int64_t count = widen(keys, first, end, D, wide);
+    memset(scores, 0, count * columns * 4);
+    multiply<Number>(count, columns, D, wide, D, 1, q, columns, scores, columns);
+    return count;
+}
+
+static void tile_sums(const Cache *values, int64_t first, int64_t end, int64_t D, float *scores,
+                      int64_t columns, float *wide, float *out) {
+    int64_t count = widen(values, first, end, D, wide);
+    multiply<Number>(columns, D, count, scores, 1, columns, wide, D, out, D);
+}
+
+// The same in pairs of bfloat16: of elements of a head for scores, and of positions for sums. Only
+// kernels with BF16_DOTS call this.
+INLINE vi pair_of(vf first, vf second) { return ((vi)first >> 16 & 0xffff) | ((vi)second & ~0xffff); }
+INLINE vf to_halves(vf a) { return (vf)((vi)a + ((vi)a >> 16 & 1) + 0x7fff); }  // the upper 16 bits
+
+static int64_t pair_scores(const Cache *keys, const Cache *values, int64_t first, int64_t end, int64_t D,
+                           const float *q, int64_t columns, float *scores) {
+    int64_t count = end - first < CHUNK ? end - first : CHUNK;
+    memset(scores, 0, count * columns * 4);
+    for (int64_t t = 0; t < count; t += BLOCK) {  // positions of a block lie one behind the other
+        int64_t some = count - t < BLOCK ? count - t : BLOCK;
+        for (int64_t at = 0; at < some * D * 2; at += 64) prefetch(values->at(first + t) + at);
+        const float *x = (const float *)keys->at(first + t);
+        multiply<Pair>(some, columns, D / 2, x, D / 2, 1, q, columns, scores + t * columns, columns);
+    }
+    return count;
+}
+
+static void pair_sums(const Cache *values, int64_t first, int64_t end, int64_t D, float *scores,
+                      int64_t columns, float *wide, float *out) {
+    int64_t count = end - first < CHUNK ? end - first : CHUNK, pairs = (count + 1) / 2;
+    for (int64_t t = 0; t < count; t += 2) {
+        bool two = t + 1 < count;
+        const uint8_t *one = values->at(first + t), *other = two ? values->at(first + t + 1) : one;
+        for (int64_t d = 0; d < D; d += W) {
+            vf more = two ? load_kv(other, d, false) : vzero();
+            store(wide + t / 2 * D + d, (vf)pair_of(load_kv(one, d, false), more));
+        }
+        for (int64_t c = 0; c < columns; c += W) {
+            vf more = two ? load(scores + (t + 1) * columns + c) : vzero();
+            vf weight = to_halves(load(scores + t * columns + c));
+            store(scores + t / 2 * columns + c, (vf)pair_of(weight, to_halves(more)));
+        }
+    }
+    multiply<Pair>(columns, D, pairs, scores, 1, columns, wide, D, out, D);
+}
+
 static void attend_tile(const Attending *a, const Piece *piece, int64_t kv_head, const Tile *tile) {
     const Model *m = a->step->model;
     const Layer *layer = &m->layer[a->layer];
     int64_t D = m->head_dim, columns = tile->columns(), end = tile->position + tile->rows;
     Cache keys = cache_of(m, layer->keys, piece, kv_head);
     Cache values = cache_of(m, layer->values, piece, kv_head);
+    bool pairs = BF16_DOTS && m->dtype == BFLOAT16;
     float *q = (float *)shoal_scratch(3, (2 * columns * D + CHUNK * (D + columns) + 3 * columns) * 4);
     float *out = q + columns * D, *wide = out + columns * D, *scores = wide + CHUNK * D;
     float *most = scores + CHUNK * columns, *sums = most + columns, *change = sums + columns;
@@ -176,26 +231,28 @@ static void attend_tile(const Attending *a, const Piece *piece, int64_t kv_head,
     for (int64_t h = 0; h < tile->heads; h++)
         for (int64_t i = 0; i < tile->rows; i++) {
             const float *from = a->queries + ((tile->row + i) * m->heads + tile->head + h) * D;
-            for (int64_t d = 0; d < D; d++) q[d * columns + h * BLOCK + i] = from[d] * scale;
+            int64_t c = h * tile->rows + i;
+            for (int64_t d = 0; d < D; d++)
+                if (pairs) ((uint16_t *)q)[(d / 2 * columns + c) * 2 + d % 2] = to_half(from[d] * scale);
+                else q[d * columns + c] = from[d] * scale;
         }
     for (int64_t c = 0; c < columns; c++) most[c] = NONE, sums[c] = 0;
     int64_t first = tile->window && tile->position >= tile->window
                         ? (tile->position + 1 - tile->window) / CHUNK * CHUNK : 0;
     for (; first < end; first += CHUNK) {
-        int64_t count = widen(&keys, first, end, D, wide);
-        memset(scores, 0, count * columns * 4);
-        multiply(count, columns, D, wide, D, 1, q, columns, scores, columns);
+        int64_t count = pairs ? pair_scores(&keys, &values, first, end, D, q, columns, scores)
+                              : tile_scores(&keys, first, end, D, q, columns, wide, scores);
         if (reweigh(tile, first, count, scores, most, sums, change))
             for (int64_t c = 0; c < columns; c++)
                 for (int64_t d = 0; d < D; d += W)
                     store(out + c * D + d, load(out + c * D + d) * splat(change[c]));
-        widen(&values, first, end, D, wide);
-        multiply(columns, D, count, scores, 1, columns, wide, D, out, D);
+        if (pairs) pair_sums(&values, first, end, D, scores, columns, wide, out);
+        else tile_sums(&values, first, end, D, scores, columns, wide, out);
     }
     for (int64_t h = 0; h < tile->heads; h++)
         for (int64_t i = 0; i < tile->rows; i++) {
             float *to = a->out + ((tile->row + i) * m->heads + tile->head + h) * D;
-            int64_t c = h * BLOCK + i;
+            int64_t c = h * tile->rows + i;
             for (int64_t d = 0; d < D; d += W) store(to + d, load(out + c * D + d) / splat(sums[c]));
         }
 }

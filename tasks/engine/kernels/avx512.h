@@ -3,7 +3,7 @@ const int W = 16, ONE_V = 4, TWO_V = 4, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS 1
 const int DOTS_V = 2;
 // Up to so many rows the processor's own prefetching is faster: weights alone limit the speed.
-const int64_t FETCH_ROWS = 8;
+const int64_t FETCH_ROWS = 8, HALVES_FETCH_ROWS = 4;
 const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = true;
 
 typedef __m512 vf;
@@ -63,9 +63,10 @@ INLINE vi bytes_start(const int32_t *sum) { return (vi)_mm512_set1_epi32(*sum); 
 INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) { return dot_add(sum, bytes, four); }
 
 #if BF16_DOTS
+INLINE vf dot_pairs(vf sum, vi a, vi b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 INLINE vf dot_halves(vf sum, vi pair, const uint16_t *two) {
     int32_t x;
     memcpy(&x, two, 4);
-    return _mm512_dpbf16_ps(sum, (__m512bh)pair, (__m512bh)_mm512_set1_epi32(x));
+    return dot_pairs(sum, pair, (vi)_mm512_set1_epi32(x));
 }
 #endif

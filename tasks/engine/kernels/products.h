@@ -188,22 +188,40 @@ static void set_row(const Rows *r, int64_t row, const float *x) {
     }
 }
 
-// ---- products in float32
+// ---- products in float32, and of pairs in bfloat16
+
+// Elements of a product of T: one number, or a pair whose products are added.
+struct Number {
+    typedef vf Vector;
+    INLINE vf each(const float *p) { return splat(*p); }
+    INLINE vf some(const float *p) { return load(p); }
+    INLINE vf added(vf sum, vf a, vf b) { return vfma(a, b, sum); }
+};
+struct Pair {
+    typedef vi Vector;
+    INLINE vi each(const float *p) { return (vi)splat(*p); }
+    INLINE vi some(const float *p) { return loadi(p); }
+#if BF16_DOTS
+    INLINE vf added(vf sum, vi a, vi b) { return dot_pairs(sum, a, b); }
+#else
+    INLINE vf added(vf sum, vi, vi) { return sum; }  // never called
+#endif
+};
 
 // y[rows][V2 vectors] += x[rows][depth] * b[depth][V2 vectors]. Elements of x are at
 // row * ldx + depth * next.
-template <int M, int V2>
+template <class T, int M, int V2>
 static inline void micro(int64_t depth, const float *x, int64_t ldx, int64_t next, const float *b,
                          int64_t ldb, float *y, int64_t ldy) {
     vf sum[M][V2];
     for (int m = 0; m < M; m++)
         for (int v = 0; v < V2; v++) sum[m][v] = vzero();
     for (int64_t k = 0; k < depth; k++) {
-        vf w[V2];
-        for (int v = 0; v < V2; v++) w[v] = load(b + k * ldb + v * W);
+        typename T::Vector w[V2];
+        for (int v = 0; v < V2; v++) w[v] = T::some(b + k * ldb + v * W);
         for (int m = 0; m < M; m++) {
-            vf one = splat(x[m * ldx + k * next]);
-            for (int v = 0; v < V2; v++) sum[m][v] = vfma(one, w[v], sum[m][v]);
+            typename T::Vector one = T::each(x + m * ldx + k * next);
+            for (int v = 0; v < V2; v++) sum[m][v] = T::added(sum[m][v], one, w[v]);
         }
     }
     for (int m = 0; m < M; m++)
@@ -215,29 +233,30 @@ static inline void micro(int64_t depth, const float *x, int64_t ldx, int64_t nex
 
 // V2 is such that the sums, the weights and a value of x fit into registers, and that as many sums
 // are independent as the processor has additions under way.
-template <int M, int V2>
+template <class T, int M, int V2>
 static void columns(int64_t width, int64_t depth, const float *x, int64_t ldx, int64_t next,
                     const float *b, int64_t ldb, float *y, int64_t ldy) {
     int64_t c = 0;
-    for (; c + V2 * W <= width; c += V2 * W) micro<M, V2>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
+    for (; c + V2 * W <= width; c += V2 * W) micro<T, M, V2>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
     if (V2 > 2)
-        for (; c + 2 * W <= width; c += 2 * W) micro<M, 2>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
-    for (; c < width; c += W) micro<M, 1>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
+        for (; c + 2 * W <= width; c += 2 * W) micro<T, M, 2>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
+    for (; c < width; c += W) micro<T, M, 1>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
 }
 
 // y[rows][width] += x[rows][depth] * b[depth][width]; the width is a multiple of W.
+template <class T>
 static void multiply(int64_t rows, int64_t width, int64_t depth, const float *x, int64_t ldx,
                      int64_t next, const float *b, int64_t ldb, float *y, int64_t ldy) {
     while (rows > 0) {
         // The fewest rounds, with rows divided evenly among them.
         int64_t rounds = (rows + 5) / 6, some = (rows + rounds - 1) / rounds;
         switch (some) {
-            case 1: columns<1, ONE_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
-            case 2: columns<2, TWO_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
-            case 3: columns<3, TWO_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
-            case 4: columns<4, FOUR_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
-            case 5: columns<5, MANY_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
-            default: columns<6, MANY_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
+            case 1: columns<T, 1, ONE_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
+            case 2: columns<T, 2, TWO_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
+            case 3: columns<T, 3, TWO_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
+            case 4: columns<T, 4, FOUR_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
+            case 5: columns<T, 5, MANY_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
+            default: columns<T, 6, MANY_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
         }
         rows -= some, x += some * ldx, y += some * ldy;
     }
@@ -294,7 +313,7 @@ static void panel_of_values(const Matrix *m, int64_t panel, const Rows *r, float
             b = weights;
         }
         const float *x = r->values + block / 2 * r->count * DEEP;
-        multiply(r->count, PANEL, depth, x, DEEP, 1, b, PANEL, y, PANEL);
+        multiply<Number>(r->count, PANEL, depth, x, DEEP, 1, b, PANEL, y, PANEL);
     }
 }
 
@@ -348,19 +367,21 @@ static void panel_of_one(const Matrix *m, int64_t panel, const Rows *r, float *y
 #include "dots.h"
 
 #if BF16_DOTS
-template <int M, bool FETCH>
-static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t *from, float *y) {
+// Beside each pair of inputs, LINES lines of what is read later are prefetched, from `ahead` on.
+template <int M, int LINES>
+static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t *from,
+                                const uint8_t *ahead, float *y) {
     vf sum[M][V];
     for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) sum[m][v] = vzero();
-    for (int64_t k = 0; k < depth; k += 2)
+    for (int64_t k = 0; k < depth; k += 2) {
+        for (int i = 0; i < LINES; i++) prefetch(ahead + (k / 2 * LINES + i) * 64);
         for (int v = 0; v < V; v++) {
-            const uint8_t *at = from + (k / 2 * PANEL + v * W) * 4;
-            vi pair = loadi(at);
-            if (FETCH) prefetch(at + AHEAD);
+            vi pair = loadi(from + (k / 2 * PANEL + v * W) * 4);
             for (int m = 0; m < M; m++)
                 sum[m][v] = dot_halves(sum[m][v], pair, x + m * DEEP + k);
         }
+    }
     for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) {
             float *to = y + m * PANEL + v * W;
@@ -369,27 +390,35 @@ static inline void halves_micro(int64_t depth, const uint16_t *x, const uint8_t 
 }
 
 template <int M>
-static void halves_rows(int64_t depth, const uint16_t *x, const uint8_t *from, float *y, bool fetch) {
-    if (fetch) halves_micro<M, true>(depth, x, from, y);
-    else halves_micro<M, false>(depth, x, from, y);
+static void halves_rows(int64_t depth, const uint16_t *x, const uint8_t *from, float *y,
+                        const uint8_t *ahead, int64_t lines) {
+    if (lines == 4) halves_micro<M, 4>(depth, x, from, ahead, y);
+    else if (lines == 2) halves_micro<M, 2>(depth, x, from, ahead, y);
+    else if (lines == 1) halves_micro<M, 1>(depth, x, from, ahead, y);
+    else halves_micro<M, 0>(depth, x, from, ahead, y);
 }
 
+// The next weights are prefetched a few lines at a time, so that the processor waits for memory
+// while it computes: all at once, they would fill its queue, and it would wait.
 static void panel_of_halves(const Matrix *m, int64_t panel, const Rows *r, float *y) {
     for (int64_t block = 0; block < r->blocks; block += 2) {
         int64_t depth = block + 2 <= r->blocks ? DEEP : GROUP, rows = r->count;
         const uint8_t *from = block_of(m, panel, block);
         const uint16_t *x = r->halves + block / 2 * r->count * DEEP;
-        bool fetch = rows > FETCH_ROWS;
-        for (float *to = y; rows > 0; fetch = false) {
+        const uint8_t *ahead = from + depth * PANEL * 4;
+        int64_t left = rows > HALVES_FETCH_ROWS ? 4 : 0;  // lines beside each pair of inputs
+        for (float *to = y; rows > 0;) {
             int64_t rounds = (rows + 5) / 6, some = (rows + rounds - 1) / rounds;
+            int64_t lines = (left + rounds - 1) / rounds;
             switch (some) {
-                case 1: halves_rows<1>(depth, x, from, to, fetch); break;
-                case 2: halves_rows<2>(depth, x, from, to, fetch); break;
-                case 3: halves_rows<3>(depth, x, from, to, fetch); break;
-                case 4: halves_rows<4>(depth, x, from, to, fetch); break;
-                case 5: halves_rows<5>(depth, x, from, to, fetch); break;
-                default: halves_rows<6>(depth, x, from, to, fetch); break;
+                case 1: halves_rows<1>(depth, x, from, to, ahead, lines); break;
+                case 2: halves_rows<2>(depth, x, from, to, ahead, lines); break;
+                case 3: halves_rows<3>(depth, x, from, to, ahead, lines); break;
+                case 4: halves_rows<4>(depth, x, from, to, ahead, lines); break;
+                case 5: halves_rows<5>(depth, x, from, to, ahead, lines); break;
+                default: halves_rows<6>(depth, x, from, to, ahead, lines); break;
             }
+            ahead += depth / 2 * lines * 64, left -= lines;
             rows -= some, x += some * DEEP, to += some * PANEL;
         }
     }

@@ -5,6 +5,7 @@ from typing import Final
 
 from ..defaults import CHANGED, STEP_ROWS
 from ..interface import Sampling
+from ..kv.blocks import BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,12 @@ class StepCosts:
     """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
     `attended` for each pair of a row and a position that it attends to. Texts take more: `chosen`
     for each row, as it attends by itself and its token is chosen, and `alone` for each position,
-    whose keys and values are read for a few rows only. A token that is not simply the likeliest one
+    whose keys and values are read for a few rows only. `chosen` is negative if the first rows of a
+    step take less time than further ones. A token that is not simply the likeliest one
     takes more, as `picks` say. A step has at most `most_rows` rows, which bounds the memory for
     intermediate values.
+
+    Beside texts, the part of a prompt ends at a multiple of `part` positions.
 
     The object stands for its shard. Two shards may have equal costs, so objects are not compared by
     their values.
@@ -57,6 +61,7 @@ class StepCosts:
     chosen: float = 0.0
     alone: float = 0.0
     picks: PickCosts = NO_PICK_COSTS
+    part: int = BLOCK
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -51,9 +51,11 @@ class Advancing:
                     version = await self._directory.changed(version)
 
     def _faster(self, talk: Talk, run: GenerationRun) -> tuple[Hop, ...]:
-        """Return a chain of replicas of the stages that is worth a move, or nothing.
+        """Return a chain of other replicas that is so much faster that a move pays, or an empty
+        chain.
 
-        Its links must be known: among many guesses the best one is mostly too good.
+        The round trips of its links must be known. If many were guessed, the best guess would
+        usually be too low.
         """
         left = min(talk.new - talk.answer.made, EXPECTED_TOKENS)
         measured, now_s = run.times.latest_s, run.round_s

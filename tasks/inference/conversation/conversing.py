@@ -1,6 +1,7 @@
 """Sends the prompt over a chain and receives the tokens."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -30,6 +31,15 @@ from .watch import Watch
 from .windows import Windows
 
 
+@dataclass(frozen=True, slots=True)
+class ChainChanges:
+    """What changes the chain of an open session: after a loss, before one, or for more speed."""
+
+    replacing: Replacing
+    standing: Standing
+    advancing: Advancing
+
+
 class Conversation:
     """Holds requests' conversations with their chains until the answers are complete."""
 
@@ -38,18 +48,16 @@ class Conversation:
         host: Host,
         courier: Courier,
         opening: Opening,
-        replacing: Replacing,
         windows: Windows,
-        standing: Standing,
-        advancing: Advancing,
+        changes: ChainChanges,
     ) -> None:
         self._host = host
         self._courier = courier
         self._opening = opening
-        self._replacing = replacing
         self._windows = windows
-        self._standing = standing
-        self._advancing = advancing
+        self._replacing = changes.replacing
+        self._standing = changes.standing
+        self._advancing = changes.advancing
 
     async def hold(self, talk: Talk) -> None:
         """Converse over one chain after another until the answer is complete.

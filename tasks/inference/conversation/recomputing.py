@@ -90,7 +90,7 @@ class KnownAnswer:
         await self._answer.begin(route)
 
     async def wait(self, event: Awaited) -> None:
-        """Wait for a node."""
+        """Wait until a node serves the layers that a lost stage had. No client hears of it."""
         await self._answer.wait(event)
 
     async def add(self, items: Sequence[Arrived | Pooled]) -> bool:

@@ -127,8 +127,8 @@ class StageSession:
 
     @property
     def prompt(self) -> int:
-        """Positions of the prompt, as far as `tokens` and `soon` tell: at most ANSWER_SOON too
-        few."""
+        """Estimated length of the prompt in positions, at most ANSWER_SOON too short. The session
+        only says how many positions it needs soon, which include the beginning of the answer."""
         return self.open.soon - min(ANSWER_SOON, self.open.soon - 1)
 
     @property
@@ -152,9 +152,10 @@ class StageSession:
 
     @property
     def exact(self) -> bool:
-        """Whether the session's KV must not stem from copies in int8.
+        """Whether the session must not use KV that was copied in int8.
 
-        Sessions in float32 are exact in any case: of these, the same text is promised.
+        This holds for all sessions in float32, because their text is promised to be the same each
+        time.
         """
         return self.open.exact or self.served.shard.dtype == "float32"
 
@@ -165,7 +166,7 @@ class StageSession:
 
     @property
     def rests_at(self) -> float:
-        """When the session counts as resting, unless a message arrives before. Others may then have
+        """Time from which the session rests, unless a message arrives before. Others may then have
         its place and its memory.
 
         Later stages are silent while earlier ones compute, and a stage may take long to open if it

@@ -31,11 +31,12 @@ class Averaged(Protocol):
         ...
 
     def flat(self, tensors: LearnedTensors) -> Vector:
-        """Return those that are averaged as one vector. Raises BadUpdate `wrong-shape`."""
+        """Return the averaged tensors of a state as one vector. Raises BadUpdate `wrong-shape`."""
         ...
 
     def tensors(self, values: Vector) -> LearnedTensors:
-        """Return them in a vector, whose memory they share. Raises BadUpdate `wrong-shape`."""
+        """Return the averaged tensors that a vector holds. They share its memory. Raises BadUpdate
+        `wrong-shape`."""
         ...
 
 

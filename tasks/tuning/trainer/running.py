@@ -55,7 +55,7 @@ class Tuning:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is computing, or will without a command."""
+        """Whether the fine-tuning is computing, or will without a command."""
         return self.plan.state == "running"
 
 

@@ -72,9 +72,9 @@ class RemoteTraining(Protocol):
     """Fine-tunings of this node that any node may train, as jobs. `RemoteTunings` implements it."""
 
     async def submit(self, errand: Errand, start: State | None) -> str:
-        """Submit one that begins at a state, or at step 0. Return the id of its job.
+        """Submit a fine-tuning that begins at the state `start`, or at step 0 if that is None.
 
-        If this is cancelled, there is no job.
+        Returns the id of its job. If this is cancelled, there is no job.
         """
         ...
 
@@ -85,19 +85,19 @@ class RemoteTraining(Protocol):
     async def follow(
         self, job: str, errand: Errand, progress: Progress, show: Callable[[list[Point]], None]
     ) -> State:
-        """Show the progress of one until it is done, and return its last state."""
+        """Show the progress of a submitted fine-tuning until it is done. Return its last state."""
         ...
 
     async def take_back(self, job: str, errand: Errand) -> State | None:
-        """End one, and return the newest available state, or None."""
+        """End a fine-tuning, and return its newest available state, or None."""
         ...
 
     async def move(self, job: str) -> None:
-        """Have its trainer stop, so that another node continues."""
+        """Have the trainer of a job stop, so that another node continues."""
         ...
 
     def trainer(self, job: str) -> PeerId | None:
-        """Return the peer that trains it now, or None."""
+        """Return the peer that works on a job now, or None."""
         ...
 
 

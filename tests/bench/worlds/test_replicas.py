@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.worlds.keymill import KeyMill
-from bench.worlds.replicanode import ReplicaNode, at_once
+from bench.worlds.replicanode import ReplicaNode, SharedReplica, at_once
 from bench.worlds.replicas import Swarm
 from bench.worlds.twofaced import ACTS, TwoFaced
 from shoal.state import defaults
@@ -110,7 +110,7 @@ def test_a_mill_fills_the_store_but_evicts_no_author() -> None:
     budget = 60 * defaults.AUTHOR_LEAST
 
     def replica(own: Any, archive: Any, **more: Any) -> Replica:
-        made = Replica(own, archive, **more)
+        made = SharedReplica(own, archive, **more)
         made.authors = Authors(made.own, budget=budget)
         return made
 

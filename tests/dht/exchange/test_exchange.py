@@ -29,7 +29,7 @@ from shoal.dht.exchange import exchange as exchange_module
 from shoal.dht.exchange import provider as provider_module
 from shoal.dht.exchange import transfer
 from shoal.dht.exchange.exchange import ChunkExchange
-from shoal.dht.exchange.fetch import Fetch, FetchReport
+from shoal.dht.exchange.fetch import Fetch, FetchReport, FetchTerms
 from shoal.dht.exchange.switchboard import Swarm as Providers
 from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Mishap
@@ -64,7 +64,9 @@ class Member:
         peers = self.node.network.peers
         await self.exchange.fetch_manifest(manifest.root, peers)
         digests = options.pop("digests", list(manifest.chunks))
-        return await self.exchange.fetch(manifest.root, digests, peers, **options)
+        progress = options.pop("progress", None)
+        terms = FetchTerms(**options)
+        return await self.exchange.fetch(manifest.root, digests, peers, progress, terms)
 
     def holds(self, manifest: Manifest) -> bool:
         store = self.library.store
@@ -839,7 +841,9 @@ async def test_a_full_disk_is_reported_and_the_fetch_continues_by_itself(
 
     async def fetch() -> None:
         await getter.exchange.fetch_blob(
-            root, swarm.network.peers, on_full=lambda error: said.append(error.code)
+            root,
+            swarm.network.peers,
+            terms=FetchTerms(on_full=lambda error: said.append(error.code)),
         )
         done.set()
 
@@ -886,7 +890,7 @@ async def test_providers_are_looked_up_dialled_and_asked(
     library = await open_library(swarm.folder / "getter", host)
     found = Providers(providers, connect, lambda *what: said.append(what))
     exchange = ChunkExchange(host, node, library, swarm=found)
-    await exchange.fetch_blob(root, list, patience=60.0)
+    await exchange.fetch_blob(root, list, terms=FetchTerms(60.0))
     assert {"dead", "seed"} <= set(dialled)
     content = await library.content(root)
     assert not library.store.missing(content.order)
@@ -918,7 +922,7 @@ async def test_ten_thousand_flipped_bits_are_caught(
             assert not store.has(digest)
         else:
             store.stage(digest, data, 0.0)
-            path = store._staged[digest]
+            path = store.staged[digest]
             path.write_bytes(bad)
             with pytest.raises(ChunkCorrupt):
                 store.get_to_serve(digest, 1.0)

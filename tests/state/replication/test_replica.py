@@ -97,7 +97,7 @@ def test_entries_become_facts_and_heads() -> None:
 def test_entries_of_authors_that_are_not_kept_are_skipped_unread() -> None:
     it, stranger = replica(), fresh(12)
     opened: list[bytes] = []
-    it._opened = lambda sealed: opened.append(sealed)  # type: ignore[assignment,return-value]
+    it.opened = lambda sealed: opened.append(sealed)  # type: ignore[assignment,return-value]
     taken = take(it, stranger.write(a={"v": 1}))
     assert (taken.news, taken.bytes, opened) == ({}, {}, [])
 

@@ -98,7 +98,7 @@ MISTAKES = {
         "products.h", "+ at, from, width * 4)", "+ at, from, PANEL * 4)", "products of float32",
     ),
     "the window": ("attention.h", "key > at - tile->window", "key >= at - tile->window", "window"),
-    "the future": ("attention.h", "&& key <= at &&", "&& key <= at + 1 &&", "attention"),
+    "the future": ("attention.h", "(key <= at &&", "(key <= at + 1 &&", "attention"),
     "a position": ("steps.h", "position % BLOCK;", "position % BLOCK ^ 1;", "steps in float32"),
 }  # fmt: skip
 

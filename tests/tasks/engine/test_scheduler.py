@@ -53,11 +53,12 @@ class Load:
     def step(self) -> dict[str, int]:
         """Plan one step, and report its rows by session."""
         plan = self.scheduler.plan()
+        part = self.costs.part if any(share.decode for share, _ in plan) else BLOCK
         for share, rows in plan:
             assert 0 < rows <= share.rows
             left, end = share.rows - rows, (share.position + rows) % self.context
             if left:
-                assert end % BLOCK == 0, "parts end with a block"
+                assert end % part == 0, "parts end with a block"
             self.scheduler.want(share, left or 1, end, decode=not left)
         for share, _ in plan:
             self.seconds[self.names[share]] += share.charged
@@ -240,6 +241,22 @@ def test_texts_keep_more_of_their_pace_beside_a_prompt_of_their_own_gateway(
     )
 
 
+def test_beside_texts_parts_are_small_where_a_block_would_take_too_long() -> None:
+    costs = StepCosts(0.05, 0.0035, 7e-7, chosen=-0.002, part=2)
+    load = Load(costs)
+    for number in range(8):
+        load.add("g", f"s{number}")
+    prompt = load.add("g", "prompt", prompt=4000)
+    before = 0.05 + 8 * 0.0015
+    sizes = set[int]()
+    while not prompt.decode:
+        rows, position = load.step()["prompt"], prompt.position
+        took = before + rows * (0.0035 + 7e-7 * position)
+        assert took <= 1.02 * PREFILL_OWN_FACTOR * before
+        sizes.add(rows)
+    assert min(sizes) < BLOCK
+
+
 def test_a_prompt_advances_when_texts_would_fill_the_step() -> None:
     load = Load()
     for number in range(200):
@@ -388,9 +405,10 @@ def test_an_adapter_that_takes_time_leaves_less_for_other_rows() -> None:
     assert load.served["plain"] == pytest.approx(4 * load.served["adapted"], rel=0.1)
 
 
-def test_prompts_advance_beside_the_texts_of_their_gateway_although_it_is_ahead() -> None:
+@pytest.mark.parametrize("part", [2, BLOCK])
+def test_prompts_advance_beside_the_texts_of_their_gateway_although_it_is_ahead(part: int) -> None:
     """A text of the second gateway can never use as much as these texts."""
-    load = Load(StepCosts(0.01, 0.002, 0.0))
+    load = Load(StepCosts(0.01, 0.002, 0.0, part=part))
     for number in range(5):
         load.add("big", f"text {number}")
     load.add("big", "prompt", prompt=10**7)

@@ -1,14 +1,14 @@
 """Tests of the credit that a stream grants to its peer."""
 
 from shoal.transport.lane.frame import DATA, Frame, Priority
-from shoal.transport.lane.stream import LaneStream
+from shoal.transport.lane.stream import LaneStream, StreamWindows
 
 WINDOW = 1000
 
 
 def made(largest: int = 4 * WINDOW) -> LaneStream:
     return LaneStream(
-        1, Priority.BULK, mine=False, send_window=WINDOW, window=WINDOW, largest_window=largest,
+        1, Priority.BULK, mine=False, windows=StreamWindows(WINDOW, WINDOW, largest),
         on_done=lambda stream: None,
     )  # fmt: skip
 

@@ -22,8 +22,8 @@ _VALUE_S = 3e-9  # seconds for one value in an operation on single values, all i
 
 @dataclass(frozen=True, slots=True)
 class ProductRate:
-    """Seconds of a product for each weight: `weight_s`, whatever the rows, and `row_s` for each
-    row."""
+    """Time of a product of rows and a matrix, in seconds for each weight of the matrix: `weight_s`
+    in any case, and `row_s` more for each row."""
 
     weight_s: float
     row_s: float

@@ -2,13 +2,14 @@
 use."""
 
 import ctypes
+from itertools import product
 from typing import Final
 
 import torch
 from torch.nn import functional as F
 
 from .calls import pieces_of, shape_of
-from .library import BFLOAT16, FLOAT32, INT4, INT8, Attending, Kernels, NativeLinear
+from .library import BFLOAT16, FLOAT32, INT4, INT8, KINDS, Attending, Kernels, NativeLinear
 
 _OUTPUTS: Final = 70
 _INPUTS: Final = 160
@@ -28,8 +29,8 @@ def difference(kernels: Kernels) -> str | None:
             return f"{kernels.name} products of kind {kind} differ from torch"
         if not all(torch.equal(linear(x[i : i + 1])[0], rows[i]) for i in range(9)):
             return f"{kernels.name} products of kind {kind} depend on the number of rows"
-    for decode in (True, False):
-        if not _attends(kernels, decode, generator):
+    for dtype, decode in product(KINDS, (True, False)):
+        if not _attends(kernels, dtype, decode, generator):
             return f"{kernels.name} attention differs from torch"
     return None
 
@@ -62,21 +63,24 @@ def _random(
     return weight.view(shape), linear
 
 
-def _attends(kernels: Kernels, decode: bool, generator: torch.Generator) -> bool:
+def _attends(
+    kernels: Kernels, dtype: torch.dtype, decode: bool, generator: torch.Generator
+) -> bool:
     """Return whether attention over 5 blocks in another order is that of torch."""
     heads, kv_heads, width, size = 6, 2, 32, 80
     order = [3, 1, 4, 0, 2]
-    memory = torch.randn(2, kv_heads, size, width, generator=generator)
+    memory = torch.randn(2, kv_heads, size, width, generator=generator).to(dtype)
     count, position = (1, 70) if decode else (12, 67)
     queries = torch.randn(count, heads, width, generator=generator)
     out = torch.empty_like(queries)
-    model = shape_of((1, heads * width, heads, kv_heads, width, 1), size, FLOAT32, 1e-5)
+    model = shape_of((1, heads * width, heads, kv_heads, width, 1), size, KINDS[dtype], 1e-5)
     model.layer[0].keys, model.layer[0].values = (each.data_ptr() for each in memory)
     step, held = pieces_of(model, [(order, count, position, decode)])
     kernels.attend(Attending(ctypes.pointer(step), 0, queries.data_ptr(), out.data_ptr()))
     del held
     slots = torch.tensor([block * 16 + i for block in order for i in range(16)])
-    keys, values = memory[:, :, slots[: position + count]].repeat_interleave(3, 1)
+    keys, values = memory[:, :, slots[: position + count]].float().repeat_interleave(3, 1)
     mask = torch.arange(position + count)[None] <= torch.arange(position, position + count)[:, None]
     expected = F.scaled_dot_product_attention(queries.transpose(0, 1), keys, values, mask)
-    return _near(out, expected.transpose(0, 1), 1e-4)
+    allowed = 1e-4 if dtype == torch.float32 else _ALLOWED[BFLOAT16]
+    return _near(out, expected.transpose(0, 1), allowed)

@@ -27,7 +27,8 @@ class Pages:
         self._next = self._end = 0
 
     def take(self, size: int) -> torch.Tensor:
-        """Return `size` bytes. A small matrix has memory of its own."""
+        """Return memory of `size` bytes for a matrix. Large matrices get a part of a region, small
+        ones memory of their own."""
         if size < _LARGE // 2 or not sys.platform.startswith("linux"):
             return torch.empty(size, dtype=torch.uint8)
         with self._lock:

@@ -587,7 +587,10 @@ void check_attention(const Shape &shape, int64_t dtype) {
         std::fill(out.begin(), out.end(), CANARY);
         Attending a = {&one, 0, queries.data(), out.data()};
         shoal_attend(kernels, &a);
-        expect_near(out, expected, 1e-5, where + (decode ? ", row by row" : ", a prompt"));
+        // Pairs of bfloat16, to which queries and weights are rounded.
+        bool pairs = !decode && dtype == BFLOAT16 && !strcmp(shoal_name(kernels), "avx512bf16");
+        expect_near(out, expected, pairs ? 3e-3 : 1e-5,
+                    where + (decode ? ", row by row" : ", a prompt"));
     }
 }
 
