@@ -387,7 +387,7 @@ class Choice:
 
     def measured(self, model: Model) -> list[tuple[Hop, ...]]:
         """Return the chains of several stages that this gateway measured last."""
-        return self._router.measured.of(model.root).latest()
+        return self.router.measured.of(model.root).latest()
 
     def rate(self, one: PeerId, other: PeerId) -> float:
         """Return the byte/s from one member to another, as measured or reported; 0 if unknown."""
