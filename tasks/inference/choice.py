@@ -385,6 +385,10 @@ class Choice:
             parts, now = self._parts(run.route, model), self._host.now()
             self.router.measured.of(model.root).note(run.route, parts, seconds, count, now)
 
+    def measured(self, model: Model) -> list[tuple[Hop, ...]]:
+        """Return the chains of several stages that this gateway measured last."""
+        return self.router.measured.of(model.root).latest()
+
     def rate(self, one: PeerId, other: PeerId) -> float:
         """Return the byte/s from one member to another, as measured or reported; 0 if unknown."""
         return self._rate(self._directory.members(), one, other)
