@@ -39,10 +39,10 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.link.calls import Call, Reply
 from shoal.transport.link.link import Link
+from shoal.transport.rates import ByteBudget
 from shoal.transport.udp.connection import UdpConnection, configuration
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.port import UdpPort
-from shoal.transport.udp.window import Extra
 
 MEASURES = ("transport",)
 
@@ -134,7 +134,7 @@ def first_packets(port: int) -> None:
     limits = UdpLimits()
     packets = []
     for _ in range(512):
-        made = UdpConnection(configuration(None, limits), limits, Extra(limits))
+        made = UdpConnection(configuration(None, limits), limits, ByteBudget(limits.extra_bytes))
         made.begin((VICTIM, port), None, time.monotonic())  # type: ignore[arg-type]
         packets.append(bytes(made.transmit(time.monotonic())[0][0]))
     sockets = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(64)]

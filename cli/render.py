@@ -236,5 +236,5 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float | None, form: str = ".1f") -> str:
-    """Format a figure in the given format. An absent figure (None) is `-`."""
+    """Format a number in the given format. An absent one (None) is `-`."""
     return "-" if value is None else format(float(value), form)

@@ -58,7 +58,8 @@ class OwnFeeds:
         self._identity = identity
         self._replication = replication
         self._trouble = trouble
-        self._facts = OwnFacts()
+        self.facts = OwnFacts()
+        """The facts that this node wants its feeds to state."""
         self._writer: FeedWriter | None = None
         self._came_back = False  # a peer sent an entry of these feeds
         self._due = trio.Event()  # there is something to write
@@ -103,7 +104,7 @@ class OwnFeeds:
 
     def say(self, said: WrittenFacts) -> None:
         """Replace the facts that `said` covers (see `State.say`)."""
-        self._facts.say(said)
+        self.facts.say(said)
         self._settle()
 
     def wake(self) -> None:
@@ -120,7 +121,7 @@ class OwnFeeds:
         """Pass this node's facts to the writer of its feeds, and report those that do not fit."""
         if self._writer is None:
             return
-        self._trouble(OWN_FEEDS, self._facts.settle(self._writer))
+        self._trouble(OWN_FEEDS, self.facts.settle(self._writer))
         contested = self._host.now() < self._writer.contested_at + defaults.CONTESTED
         error = StateError(SAME_KEY, _CONTESTED, hint=_CONTESTED_HINT) if contested else None
         self._trouble(SAME_KEY, error)
@@ -136,7 +137,7 @@ class OwnFeeds:
             with trio.move_on_after(inf if wait is None else max(wait, _LEAST_WAIT)):
                 await self._due.wait()
             self._due = trio.Event()
-            self._facts.settle(writer)  # peers may have sent facts of an earlier run
+            self.facts.settle(writer)  # peers may have sent facts of an earlier run
             entries = writer.flush(self._host.now(), int(self._host.wall() * 1000))
             if not entries:
                 await trio.sleep(_LEAST_WAIT)
@@ -177,14 +178,14 @@ class State:
         self._identity = identity
         self._trouble = trouble
         self._hold = settings.hold
-        self.committer = Committer(host, settings.folder, trouble=trouble, lost=self._lost)
+        self.committer = Committer(host, settings.folder, trouble=trouble, lost=self.lost)
         """The disk on which the feeds are stored."""
         self.interest = Interest(settings.keeps)
         archive = DiskArchive(identity.peer, self.committer)
         self.replica = Replica(identity.peer, archive, interest=self.interest, pause=self._pause)
         self.replication = Replication(host, endpoint, self.replica)
         self.inspection = Inspection(
-            host, self.replica, self.replication, self.committer, self._lost
+            host, self.replica, self.replication, self.committer, self.lost
         )
         self.views = Views(self._shows)
         self.replica.watchers.append(self.views)
@@ -322,7 +323,8 @@ class State:
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
         await self.committer.run(task_status=task_status)
 
-    def _lost(self, names: Sequence[FeedName] | None) -> None:
+    def lost(self, names: Sequence[FeedName] | None) -> None:
+        """Fetch feeds again that the disk has lost, or all of them if `names` is None."""
         authors = None if names is None else {name.author for name in names}
         self.replica.lost(None if authors is None else sorted(authors))
         self._losses.set()

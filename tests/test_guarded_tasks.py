@@ -114,7 +114,7 @@ OWN = {
         "self._shards.correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one"},
-    "tasks/inference/stage.py": {"self._endings.free"},
+    "tasks/inference/stage.py": {"self.endings.free"},
     "tasks/tuning/stage/stage.py": {"self._close_all"},
     "tasks/text/process.py": {"self._write"},
     "tasks/tuning/trainer/encoding.py": {"some"},
@@ -227,7 +227,7 @@ def test_the_rule_can_fail() -> None:
     assert bypassing("transport/dial/endpoint.py", nested)
     hidden = [
         "nursery.start_soon(lambda: self._handle(peer))",
-        "nursery.start_soon(self._endings.free if alone else self._handle)",
+        "nursery.start_soon(self.endings.free if alone else self._handle)",
         "nursery.start_soon(partial(self._handle, peer))",
     ]
     for line in hidden:

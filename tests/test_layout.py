@@ -696,6 +696,55 @@ def test_public_functions_tell_which_errors_they_raise() -> None:
     assert not silent_raises("", ast.parse(code.format(" Raises ValueError always.")))
 
 
+# Parameters and functions that say by their name what they measure.
+MEASURED_BY_NAME = re.compile(
+    r"(^(now|at|by|until|since|wall|seconds|timeout|deadline|rate|share|grace|default|low|high)$"
+    r"|_(s|ms|bytes|per_s|at|due|until|timeout|rate|share|part|time)$)"
+)
+MEASURES = re.compile(
+    r"\b(seconds?|ms|milliseconds?|minutes?|hours?|days?|bytes?|[KMG]iB|bits?|tokens?|per|fractions?"
+    r"|parts?|shares?|ratio|probability|factor|times?|delays?|clock|numbers?|norms?|loss(es)?|mean"
+    r"|distance|weights?|rows?|positions?|percentile|quantile|metric|median"
+    r"|round-trip|clamped|1970)\b| s\b|0 to 1",
+    re.IGNORECASE,
+)
+FLOATS = ("float", "float | None")
+
+
+def unmeasured(path: str, tree: ast.Module) -> list[str]:
+    """Return public functions with floats whose docstring does not say what these measure."""
+    if path.startswith("cli/commands/"):  # the options of these have help of their own
+        return []
+    about: dict[ast.AST, str] = {
+        function: ast.get_docstring(node) or ""
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for function in node.body
+    }
+    found = []
+    for node in public_functions(tree):
+        named = [
+            argument.arg
+            for argument in (*node.args.args, *node.args.kwonlyargs)
+            if argument.annotation and ast.unparse(argument.annotation) in FLOATS
+        ]
+        if node.returns is not None and ast.unparse(node.returns) in FLOATS:
+            named.append(node.name)
+        vague = [name for name in named if not MEASURED_BY_NAME.search(name)]
+        text = ast.get_docstring(node)
+        if vague and text and not MEASURES.search(f"{text} {about.get(node, '')}"):
+            found.append(f"{path}:{node.lineno}: what do {vague} of `{node.name}` measure?")
+    return found
+
+
+def test_docstrings_say_what_numbers_measure() -> None:
+    vague = [line for path, tree in sources() for line in unmeasured(path, tree)]
+    assert not vague, "\n" + "\n".join(vague)
+    code = 'def f(x: float) -> None:\n    """Wait{}."""'
+    assert unmeasured("", ast.parse(code.format("")))
+    assert not unmeasured("", ast.parse(code.format(" for `x` seconds")))
+
+
 def test_every_package_is_shipped() -> None:
     """A package missing from the list can be imported here, but is absent from the wheel."""
     found = {"shoal"}

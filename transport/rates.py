@@ -268,6 +268,26 @@ class MemoryBudget:
         self._used -= self._by_user.pop(user, 0)
 
 
+class ByteBudget:
+    """Fixed budget of `limit` bytes that several users share."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        """Bytes that are taken now."""
+
+    def take(self, size: int) -> bool:
+        """Take `size` bytes. Return False, and take none, if fewer are left."""
+        if self.used + size > self.limit:
+            return False
+        self.used += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give back `size` bytes that were taken."""
+        self.used -= size
+
+
 class _Account:
     """Sliding count of what was sent to one target."""
 

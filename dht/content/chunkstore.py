@@ -60,7 +60,8 @@ class ChunkStore:
         """Bytes of all chunks, stored or staged. It is 0 until `open` has counted them."""
         self.damaged: set[str] = set()
         """Chunks that were found damaged and removed, including those fetched again since then."""
-        self._staged: dict[str, Path] = {}  # digest -> temporary file, until `settle`
+        self.staged: dict[str, Path] = {}
+        """Temporary files of chunks, by digest, until `settle`."""
         self._stagings = count(1)
         self._folders = set[Path]()  # subfolders known to exist
         # digest -> (identity of the verified file, host's time until which the result holds)
@@ -111,8 +112,8 @@ class ChunkStore:
                 continue
             digest, path = entry.name[1:65], self._folder / entry.name
             data = self._files.read_range(path, 0, CHUNK + 1)
-            if digest not in self._staged and hashlib.sha256(data).hexdigest() == digest:
-                self._staged[digest] = path
+            if digest not in self.staged and hashlib.sha256(data).hexdigest() == digest:
+                self.staged[digest] = path
             else:
                 self._files.remove(path)
 
@@ -125,7 +126,7 @@ class ChunkStore:
 
     def has(self, digest: str) -> bool:
         """Return whether the chunk is stored. Its bytes are not verified; `get` verifies them."""
-        return digest in self._staged or self._files.size(self.path(digest)) is not None
+        return digest in self.staged or self._files.size(self.path(digest)) is not None
 
     def missing(self, digests: Iterable[str]) -> list[str]:
         """Return those of `digests` that are not stored, in their order and without duplicates."""
@@ -173,7 +174,7 @@ class ChunkStore:
     def _stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
         """Stage a chunk whose digest was verified. Otherwise the same as `stage`."""
         path = self.path(digest)
-        if digest in self._staged:
+        if digest in self.staged:
             return False
         if self._files.size(path) == len(data) and self._holds(path, data):
             return False
@@ -183,7 +184,7 @@ class ChunkStore:
             self._files.stage(staged, data)
         except OSError as error:
             raise _refused(self._files, staged, len(data), error) from error
-        if self._staged.setdefault(digest, staged) is not staged:  # another thread staged it first
+        if self.staged.setdefault(digest, staged) is not staged:  # another thread staged it first
             self._files.remove(staged)
             return False
         self.used_bytes += len(data)
@@ -193,22 +194,22 @@ class ChunkStore:
     @property
     def unsettled(self) -> int:
         """Number of staged chunks."""
-        return len(self._staged)
+        return len(self.staged)
 
     def settle(self) -> None:
         """Make all staged chunks durable, and rename their files to the final names.
 
         Raises NotEnoughDisk if the disk is full, and ModelError if a file cannot be written.
         """
-        batch = dict(self._staged)
+        batch = dict(self.staged)
         try:
             self._files.settle([(staged, self.path(digest)) for digest, staged in batch.items()])
         except OSError as error:
             raise _refused(self._files, self._folder, 0, error) from error
         for digest, staged in batch.items():
             self._folders.add(self.path(digest).parent)
-            if self._staged.get(digest) == staged:
-                del self._staged[digest]
+            if self.staged.get(digest) == staged:
+                del self.staged[digest]
 
     def _write(self, digest: str, data: bytes | memoryview) -> bool:
         """Write a chunk whose digest was verified, durably.
@@ -271,7 +272,7 @@ class ChunkStore:
         """
         known = self._verified.get(digest)
         if known is not None and now < known[1]:
-            path = self._staged.get(digest) or self.path(digest)
+            path = self.staged.get(digest) or self.path(digest)
             if known[0] is not None and known[0] == self._files.identity(path):
                 return self._read(digest)[1]
         data = self.get(digest)
@@ -290,7 +291,7 @@ class ChunkStore:
 
         Raises ChunkMissing or ModelError.
         """
-        path = self._staged.get(digest)
+        path = self.staged.get(digest)
         if path is not None:
             with suppress(FileNotFoundError):  # another thread has settled it
                 return path, self._read_file(path)
@@ -311,7 +312,7 @@ class ChunkStore:
 
     def remove(self, digest: str) -> None:
         """Delete a chunk's file, whether the chunk is staged or durable."""
-        staged = self._staged.pop(digest, None)
+        staged = self.staged.pop(digest, None)
         for path in (staged, self.path(digest)):
             if path is not None:
                 self.used_bytes -= self._files.size(path) or 0

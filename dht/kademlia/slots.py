@@ -38,7 +38,8 @@ class FairSlots:
         self._count = count
         self._most = waiting
         self._used: dict[_Use, None] = {}  # oldest first
-        self._waiting: dict[_Use, None] = {}
+        self.waiting: dict[_Use, None] = {}
+        """Actions that wait for a slot, the earliest first."""
         self.shares = Shares()
         """Number of slots that each source has."""
         self._queued = Shares()
@@ -81,18 +82,18 @@ class FairSlots:
 
     def _queue(self, use: _Use) -> None:
         """Append an action to the queue. If the queue is too long, cancel one action."""
-        self._waiting[use] = None
+        self.waiting[use] = None
         self._queued.change(use.name, 1)
-        if len(self._waiting) > self._most:
+        if len(self.waiting) > self._most:
             largest = self._queued.largest(use.name, {})
-            latest = next(each for each in reversed(self._waiting) if each.name == largest)
+            latest = next(each for each in reversed(self.waiting) if each.name == largest)
             self._unqueue(latest)
             latest.scope.cancel()
             latest.admitted.set()
 
     def _unqueue(self, use: _Use) -> None:
         """Remove an action from the queue."""
-        del self._waiting[use]
+        del self.waiting[use]
         self._queued.change(use.name, -1)
 
     def _admit(self, use: _Use) -> None:
@@ -108,12 +109,12 @@ class FairSlots:
 
     def _leave(self, use: _Use) -> None:
         """Release the slot of an action that has ended, and give the slot to the next action."""
-        if use in self._waiting:
+        if use in self.waiting:
             self._unqueue(use)
         if use not in self._used:
             return  # another use has taken the slot
         self._free(use)
-        if self._waiting:
-            following = min(self._waiting, key=lambda each: self.shares[each.name])
+        if self.waiting:
+            following = min(self.waiting, key=lambda each: self.shares[each.name])
             self._unqueue(following)
             self._admit(following)

@@ -10,7 +10,8 @@ _BITS = 8 * KEY_BYTES
 def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
     """Group keys by aligned cells of the key space, in ascending order.
 
-    A cell is at least as large as a region, so the regions of all its keys are close to it.
+    `radius` is the size of a region, as a distance between keys (XOR, as a number). A cell is at
+    least as large as a region, so the regions of all its keys are close to it.
     """
     width = min(max(int(radius), 1).bit_length(), _BITS)
     groups: dict[int, list[Key]] = {}
@@ -20,12 +21,14 @@ def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
 
 
 def cell_radius(radius: float) -> float:
-    """Return the largest possible distance between two keys of a cell."""
+    """Return the largest possible distance (XOR, as a number) between two keys of a cell."""
     return min((1 << min(max(int(radius), 1).bit_length(), _BITS)) - 1, SPACE)
 
 
 def block_of(key: Key, radius: float) -> int:
     """Return the block of a key. A block is four neighbouring cells.
+
+    `radius` is the size of a region, as in `cells`, a distance between keys.
 
     The records of a block are packed together: a node gets those of all four cells in one message.
     """

@@ -263,7 +263,10 @@ class OwnRecords:
         self.put_off(own, now, jitter)
 
     def put_off(self, own: OwnRecord, now: float, jitter: float) -> None:
-        """Schedule the next announcement of a record after one that has failed."""
+        """Schedule the next announcement of a record after one that has failed.
+
+        `jitter`, from 0 to 1, shortens the pause by up to a quarter.
+        """
         pause = min(defaults.REPAIR_PAUSE[0] * 2**own.tries, defaults.REPAIR_PAUSE[1])
         if own.patient:
             pause = max(pause, defaults.SAY_PAUSE)

@@ -109,11 +109,11 @@ def open_record(sealed: bytes) -> Record:
     """
     if len(sealed) > defaults.RECORD_BYTES:
         raise _too_large()
-    return _opened(sealed)
+    return opened(sealed)
 
 
 @lru_cache(512)  # small, as a decoded body may take thirty times the bytes of the record
-def _opened(sealed: bytes) -> Record:
+def opened(sealed: bytes) -> Record:
     """Decode and verify a sealed record. The result is cached."""
     author, packed = _unsealed(sealed)
     return _read(author, packed, sealed)

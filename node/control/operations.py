@@ -101,7 +101,7 @@ class Operations:
             shares=share_views(compute.sharing, compute.sharing.sharing.all()),
             audience=compute.sharing.audience,
             shared=offer_views(compute.sharing, own.peer),
-            answers=views.answers_view(compute.gateway.errors),
+            answers=views.answers_view(compute.gateway.choice.errors),
             work=await work_view(
                 own.peer,
                 network.state.views.jobs,
@@ -114,7 +114,7 @@ class Operations:
     async def peers(self, _ask: node.GetPeers, _emit: Emit) -> node.Peers:
         network, now = self._network, self._host.now()
         members = network.directory.members()
-        names, errors = views.known_models(members), self._compute.gateway.errors.peers
+        names, errors = views.known_models(members), self._compute.gateway.choice.errors.peers
         shown = []
         for number, (peer, record) in enumerate(sorted(members.items()), 1):
             if peer != self._base.identity.peer:

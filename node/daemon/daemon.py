@@ -141,7 +141,7 @@ class Node:
             **AnswerOperations(base, compute, self.answers).table(),
             **Lookups(dht, content.names, base.library.blobs, directory, endpoint).table(),
             **ModelOperations(host, content, directory, compute.sharing).table(),
-            **PlanOperations(host, content, directory, self.gateway.slower).table(),
+            **PlanOperations(host, content, directory, self.gateway.choice.slower).table(),
             **BlobOperations(host, content).table(),
             **removal.table(),
             **AdapterOperations(host, content, removal).table(),

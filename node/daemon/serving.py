@@ -48,4 +48,4 @@ class ServingParts:
 
     def _backing(self) -> Backing:
         """Return the evidence for models that the owner did not name."""
-        return replace(backing_of(self._witnesses), slower=self._gateway.slower)
+        return replace(backing_of(self._witnesses), slower=self._gateway.choice.slower)

@@ -363,11 +363,12 @@ class OwnFacts:
     """The facts that this node publishes about itself, grouped by kind."""
 
     def __init__(self) -> None:
-        self._said: dict[str, WrittenFacts] = {}
+        self.said: dict[str, WrittenFacts] = {}
+        """The facts by their kind."""
 
     def say(self, said: WrittenFacts) -> None:
         """Replace the facts of the kind `said.kind`. `settle` writes them."""
-        self._said[said.kind] = said
+        self.said[said.kind] = said
 
     def settle(self, writer: FeedWriter) -> FeedFull | None:
         """Pass all facts to the writer, and delete outdated facts from the feeds.
@@ -376,7 +377,7 @@ class OwnFacts:
         or None if there was none.
         """
         failed: FeedFull | None = None
-        for said in self._said.values():
+        for said in self.said.values():
             for (part, key), value in (*_stale(said, writer), *said.facts.items()):
                 try:
                     writer.set(said.kind, part, key, value)

@@ -31,7 +31,8 @@ class Liveness:
         self._links: dict[PeerId, str] = {}  # network by peer with a live link
         self._answering: dict[PeerId, str] = {}  # those of them whose link has a working path
         self._said: dict[PeerId, set[PeerId]] = {}  # members by witness
-        self._watched: dict[PeerId, Watched] = {}
+        self.watched: dict[PeerId, Watched] = {}
+        """The members that are watched, and what is known of their life."""
         self._members: Collection[PeerId] = ()  # see `watch`
         self._alarms: dict[PeerId, RateLimiter] = {}  # checks that a witness may cause
         self._budget = RateLimiter(Rate(*defaults.CHECKS), 0.0)
@@ -48,7 +49,7 @@ class Liveness:
     def live(self) -> Iterator[PeerId]:
         """Yield the live members, those with a link first."""
         yield from filter(self.is_live, self._links)
-        for peer, watched in self._watched.items():
+        for peer, watched in self.watched.items():
             if watched.live and peer not in self._links:
                 yield peer
 
@@ -57,14 +58,14 @@ class Liveness:
             return False
         if peer in self._links:
             return peer not in self._waiting or not self._unsure(*self._waiting[peer])
-        watched = self._watched.get(peer)
+        watched = self.watched.get(peer)
         return watched is not None and watched.live
 
     def is_sure(self, members: Collection[PeerId]) -> bool:
         """Return whether each of these members has a link or has been checked."""
         return all(
             peer in self._links
-            or ((watched := self._watched.get(peer)) and (watched.live or watched.tried > -inf))
+            or ((watched := self.watched.get(peer)) and (watched.live or watched.tried > -inf))
             for peer in members
         )
 
@@ -105,7 +106,7 @@ class Liveness:
             return
         self._resting.changed()
         for other in sorted(self._said.get(peer, ())):
-            if watched := self._watched.get(other):
+            if watched := self.watched.get(other):
                 if before is not None:
                     watched.uncount(before)
                 if place is not None:
@@ -118,12 +119,12 @@ class Liveness:
         if members is self._members:
             return
         self._members = members
-        for peer in sorted(self._watched.keys() - members):
-            self.version += self._watched.pop(peer).live
-        for peer in sorted(members - self._watched.keys()):
+        for peer in sorted(self.watched.keys() - members):
+            self.version += self.watched.pop(peer).live
+        for peer in sorted(members - self.watched.keys()):
             if peer != self._own:
                 rank = sha256(f"{self._own} {peer}".encode()).digest()
-                self._watched[peer] = watched = Watched(rank, now)
+                self.watched[peer] = watched = Watched(rank, now)
                 for by, said in self._said.items():
                     if peer in said:
                         self._testify(by, watched)
@@ -140,7 +141,7 @@ class Liveness:
         self._answers(peer, place)
         if self._wait_for(rivals, now):
             self._waiting[peer] = now, list(rivals)
-        if watched := self._watched.get(peer):
+        if watched := self.watched.get(peer):
             watched.live, watched.proved, watched.doubted = False, -inf, inf
         self.version += 1
 
@@ -150,14 +151,14 @@ class Liveness:
         The check begins before the link counts as quiet.
         """
         self._answers(peer, None)
-        if watched := self._watched.get(peer):
+        if watched := self.watched.get(peer):
             watched.doubted = min(watched.doubted, now)
         self._lose_reporter(peer, now)
 
     def sure(self, peer: PeerId) -> None:
         """Record that a peer's link has a path again."""
         self._answers(peer, self._links.get(peer))
-        if watched := self._watched.get(peer):
+        if watched := self.watched.get(peer):
             watched.doubted = inf
 
     def unlinked(self, peer: PeerId, now: float) -> None:
@@ -170,14 +171,14 @@ class Liveness:
         self._answers(peer, None)
         self._waiting.pop(peer, None)
         self._missing.discard(peer)
-        if watched := self._watched.get(peer):
+        if watched := self.watched.get(peer):
             watched.live = now - watched.proved < defaults.FRESH_S
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
         self.version += 1
         self._lose_reporter(peer, now)
         # the peer may have been the last witness of these members
         for other in sorted(self._said.get(peer, ())):
-            known = self._watched.get(other)
+            known = self.watched.get(other)
             if known and known.live and not known.networks:
                 known.doubted = min(known.doubted, now)
 
@@ -200,7 +201,7 @@ class Liveness:
             self._withdrawn(by, peer, alarms, now)
         for peer in sorted(has - said)[: defaults.TESTIMONIES - len(said)]:
             said.add(peer)
-            if (watched := self._watched.get(peer)) is None:
+            if (watched := self.watched.get(peer)) is None:
                 continue
             self._testify(by, watched)
             if not watched.live and alarms.take(now):
@@ -225,7 +226,7 @@ class Liveness:
         """
         alarms = self._alarms.setdefault(by, RateLimiter(Rate(*defaults.ALARMS), now))
         for peer in peers:
-            watched = self._watched.get(peer)
+            watched = self.watched.get(peer)
             if watched is not None and self._hears(by, peer, watched) and alarms.take(now):
                 self._alarm(watched, now)
 
@@ -234,7 +235,7 @@ class Liveness:
 
         If the member has no witness here, this peer reports its end from now on.
         """
-        watched = self._watched.get(peer)
+        watched = self.watched.get(peer)
         if watched is not None and peer not in self._links and by in self._answering:
             watched.through = None if watched.networks else by
 
@@ -262,7 +263,7 @@ class Liveness:
         watched.doubted = min(watched.doubted, at)
 
     def _withdrawn(self, by: PeerId, peer: PeerId, alarms: RateLimiter, now: float) -> None:
-        if (watched := self._watched.get(peer)) is None:
+        if (watched := self.watched.get(peer)) is None:
             return
         self._withdraw(by, watched)
         if peer in self._links:
@@ -278,7 +279,7 @@ class Liveness:
         self._alarms.pop(by, None)
         self._resting.reported(by)
         for peer in sorted(self._said.pop(by, ())):
-            if watched := self._watched.get(peer):
+            if watched := self.watched.get(peer):
                 self._withdraw(by, watched)
 
     def _testify(self, by: PeerId, watched: Watched) -> None:
@@ -310,7 +311,7 @@ class Liveness:
         due: dict[tuple[PeerId, bool], list[PeerId]] = {}
         if not self._questions.has(now):
             return {}
-        for peer, watched in self._watched.items():
+        for peer, watched in self.watched.items():
             if watched.shared and self._due(peer, watched) <= now:
                 for by in watched.witnesses:
                     if by in self._answering:
@@ -320,12 +321,12 @@ class Liveness:
             first = max(due, key=lambda key: len(due[key]))
             some = found[first[0]] = due.pop(first)[: defaults.ASKED_FOR]
             for peer in some:
-                self._watched[peer].asked = True
+                self.watched[peer].asked = True
             due = {
                 key: left
                 for key, peers in due.items()
                 if key[0] not in found
-                and (left := [peer for peer in peers if not self._watched[peer].asked])
+                and (left := [peer for peer in peers if not self.watched[peer].asked])
             }
         return found
 
@@ -345,7 +346,7 @@ class Liveness:
         member lives, because the signature may be older than the doubt. Without a signature, this
         node itself checks a member that was live, at once.
         """
-        if (watched := self._watched.get(peer)) is None:
+        if (watched := self.watched.get(peer)) is None:
             return
         watched.asked = False
         stale = watched.doubted < inf or watched.checking or watched.tried > asked
@@ -364,7 +365,7 @@ class Liveness:
         Their liveness does not change.
         """
         for peer in peers:
-            if watched := self._watched.get(peer):
+            if watched := self.watched.get(peer):
                 watched.asked = False
 
     def next_checks(self, now: float) -> list[PeerId]:
@@ -385,13 +386,13 @@ class Liveness:
         alone = sum(w.live and not w.networks for _, w in self._unlinked())
         ready = [
             (at, watched.urgency, watched.rank, peer)
-            for peer, watched in self._watched.items()
+            for peer, watched in self.watched.items()
             if not watched.shared and (at := self._due(peer, watched)) <= now + watched.early
         ]
         some = any(at <= now for at, *_ in ready)  # others are checked early, together with these
         due = sorted((urgency, rank, peer) for _, urgency, rank, peer in ready) if some else []
         found: list[PeerId] = []
-        room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self._watched.values())
+        room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self.watched.values())
         for urgency, _, peer in due:
             if len(found) >= room or (urgency is Urgency.UNSEEN and alone >= defaults.ALONE):
                 break
@@ -400,7 +401,7 @@ class Liveness:
                 break
             alone += urgency == Urgency.UNSEEN
             found.append(peer)
-            watched = self._watched[peer]
+            watched = self.watched[peer]
             watched.checking = True
             watched.turn += 1
         if found:
@@ -414,7 +415,7 @@ class Liveness:
         calm_at = now if self._calm.has(now) else self._calm.due
         shared_at = now if self._questions.has(now) else self._questions.due
         round_at = now if self._rounds.has(now) else self._rounds.due
-        for peer, watched in self._watched.items():
+        for peer, watched in self.watched.items():
             due = self._due(peer, watched)
             if watched.shared:
                 due = max(due, shared_at)
@@ -426,7 +427,7 @@ class Liveness:
         return max(least, now + defaults.TURN_S)
 
     def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
-        return ((p, w) for p, w in self._watched.items() if p not in self._links)
+        return ((p, w) for p, w in self.watched.items() if p not in self._links)
 
     def _due(self, peer: PeerId, watched: Watched) -> float:
         if watched.checking:
@@ -472,7 +473,7 @@ class Liveness:
         The member's witnesses come first, or else the peer that brought the last proof. Then come
         other linked peers, which may know a witness.
         """
-        watched = self._watched.get(peer)
+        watched = self.watched.get(peer)
         if watched is None:
             return []
         witnesses = self._witnesses(watched)
@@ -490,13 +491,13 @@ class Liveness:
 
         Return None if there is none.
         """
-        watched = self._watched.get(peer)
+        watched = self.watched.get(peer)
         there = [] if watched is None else self._witnesses(watched)
         return next((by for by in there if by != but), None)
 
     def is_doubted(self, peer: PeerId) -> bool:
         """Return whether there is reason to believe that a member is dead."""
-        watched = self._watched.get(peer)
+        watched = self.watched.get(peer)
         return watched is not None and watched.doubted < inf
 
     def is_answering(self, peer: PeerId) -> bool:
@@ -505,7 +506,7 @@ class Liveness:
 
     def has_failed(self, peer: PeerId) -> bool:
         """Return whether several checks of a member have failed."""
-        watched = self._watched.get(peer)
+        watched = self.watched.get(peer)
         return watched is not None and watched.pause >= defaults.ASK_SELF_S
 
     def proved(self, peer: PeerId, now: float, rivals: Iterable[PeerId] = ()) -> None:
@@ -516,7 +517,7 @@ class Liveness:
         Rivals that count as live without a recent proof are checked first, and the member does not
         become live yet.
         """
-        if (watched := self._watched.get(peer)) is None:
+        if (watched := self.watched.get(peer)) is None:
             return
         watched.checking, watched.doubted = False, inf
         watched.pause = defaults.CHECK_PAUSE[0]
@@ -540,14 +541,14 @@ class Liveness:
         """
         unsure = self._unsure(now if since is None else since, rivals)
         for peer in unsure:
-            self._watched[peer].doubted = min(self._watched[peer].doubted, now)
+            self.watched[peer].doubted = min(self.watched[peer].doubted, now)
         return bool(unsure)
 
     def _unsure(self, since: float, rivals: Iterable[PeerId]) -> list[PeerId]:
         return [
             peer
             for peer in rivals
-            if (watched := self._watched.get(peer)) is not None
+            if (watched := self.watched.get(peer)) is not None
             and (peer in self._links or watched.live)
             and watched.proved < since
         ]
@@ -558,7 +559,7 @@ class Liveness:
         A linked peer stays live while its link answers, unless the link rested and nothing arrived
         over it during the check (`silent`).
         """
-        if watched := self._watched.get(peer):
+        if watched := self.watched.get(peer):
             watched.checking = False
             if peer in self._links:
                 watched.doubted, watched.proved, watched.tried = inf, -inf, now
@@ -576,5 +577,5 @@ class Liveness:
         """End checks of these members without an outcome, because this node itself stalled during
         the check."""
         for peer in peers:
-            if watched := self._watched.get(peer):
+            if watched := self.watched.get(peer):
                 watched.checking = False

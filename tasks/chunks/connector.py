@@ -124,8 +124,8 @@ class ChunkConnector:
         self._around = around
         # By provider: bytes/s of the last fetch, and when that was.
         self._rates: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
-        # By gateway: until when its sessions take nothing from strangers.
-        self._shy_until: OrderedDict[PeerId, float] = OrderedDict()
+        self.shy_until: OrderedDict[PeerId, float] = OrderedDict()
+        """The time (seconds) until which sessions of a gateway take nothing from strangers."""
         self.fetched_bytes = 0
         """Bytes of KV that were fetched from peers since the start."""
 
@@ -181,7 +181,7 @@ class ChunkConnector:
         ones."""
         if peer == self._own:
             return False
-        shy_until = self._shy_until.get(gateway, 0.0)
+        shy_until = self.shy_until.get(gateway, 0.0)
         return self._host.now() >= shy_until or self._around.trusts(peer)
 
     def _plan(self, wanted: WantingSession, outside: Outside) -> FetchPlan | None:
@@ -256,10 +256,10 @@ class ChunkConnector:
         """
         if gateway == self._own:
             self._index.refute(peer)
-        self._shy_until[gateway] = self._host.now() + CHUNK_SHY
-        self._shy_until.move_to_end(gateway)
-        while len(self._shy_until) > _RATES:
-            self._shy_until.popitem(last=False)
+        self.shy_until[gateway] = self._host.now() + CHUNK_SHY
+        self.shy_until.move_to_end(gateway)
+        while len(self.shy_until) > _RATES:
+            self.shy_until.popitem(last=False)
 
     def saved(self, origin: KvOrigin, names: bytes) -> None:
         """Offer the full chunks of a session that has ended, whose blocks have these names."""

@@ -46,7 +46,7 @@ def between(one: LinkRates, other: LinkRates) -> LinkRates:
 
 
 def trip_between(one_s: float, other_s: float) -> float:
-    """Return the likely round trip between two peers, given those to both.
+    """Return the likely round trip between two peers in seconds, given those to both.
 
     The difference and the sum of the two bound it (triangle inequality). Their geometric mean has
     the least error on measured round trips (docs/adr/0056).

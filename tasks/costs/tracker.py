@@ -142,7 +142,8 @@ class Trackers(Generic[K]):
         return tracker.error if tracker else Deviation(0.0, 0)
 
     def note(self, key: K, predicted: float, measured: float) -> bool:
-        """Record one prediction about `key` (see `Tracker.note`)."""
+        """Record one prediction about `key`, and what was measured, in seconds (see
+        `Tracker.note`)."""
         return self._of(key).note(predicted, measured)
 
     def note_sum(self, parts: Sequence[Expected[K]], measured: float) -> bool:

@@ -22,7 +22,7 @@ class FittedLine:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def note(self, x: float, y: float) -> None:
-        """Add a measurement."""
+        """Add a point with the weight 1. Earlier points lose weight."""
         self._weight = self._weight * MEMORY + 1
         self._x = self._x * MEMORY + x
         self._y = self._y * MEMORY + y
@@ -80,9 +80,9 @@ class Controller:
         if self._fixed is not None:
             most = min(AHEAD, self._fixed[0] * self._fixed[1])
             return sum(1 for _ in islice(chances, most))
-        if not self.ready:
-            return 0
-        whole, cost = self._costs()
+        if not self.ready and not self._steps.known:
+            return 0  # a token has not come yet: prompts are computed alone
+        whole, cost = self._costs() if self.ready else (1.0, FIRST_COST)
         reached, tokens, count = 1.0, 1.0, 0
         for chance in chances:
             reached *= chance

@@ -123,7 +123,8 @@ def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> 
 def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
     """Return the ids that pass top_k and top_p in their order, which takes a sort of them all.
 
-    `scaled` is (logits - max) / temperature.
+    `top_k` is a number of ids, and `top_p` a part of the probability, 0 to 1. `scaled` is
+    (logits - max) / temperature.
     """
     size = len(scaled)
     ids = _leading(scaled, min(top_k or size, size))

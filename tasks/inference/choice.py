@@ -93,7 +93,7 @@ class Choice:
         self._courier = courier
         self._directory = directory
         self._chains = chains
-        self._router = Router()
+        self.router = Router()
         self._reported = ReportedTrips()
         self._rates = Rates(Rate(PROBES[0] - 1, PROBES[1]))  # as the stages allow
         self._plans: dict[SessionId, tuple[PlannedChain, Prefix]] = {}
@@ -109,7 +109,7 @@ class Choice:
         """Return by what factor a stage is slower than its member's claim of `token_s` seconds for
         a token, as this gateway measured it. 1: as claimed, or not measured."""
         shard, claimed = Shard(peer, root, parts), Times(token_s, token_s)
-        return self._router.beliefs.times(shard, claimed).token_s / token_s if token_s else 1.0
+        return self.router.beliefs.times(shard, claimed).token_s / token_s if token_s else 1.0
 
     def believed(self, hop: Hop, model: Model) -> Times:
         """Return the believed times of a stage, 0 if it is no member any more."""
@@ -117,7 +117,7 @@ class Choice:
         if hop.peer not in members:
             return Times(0.0, 0.0)
         claimed = self._claimed(members, model, hop)
-        return self._router.beliefs.times(Shard(hop.peer, model.root, hop.parts), claimed)
+        return self.router.beliefs.times(Shard(hop.peer, model.root, hop.parts), claimed)
 
     # Facts about members.
 
@@ -209,10 +209,10 @@ class Choice:
         wish.said.clear()
         plan = await self._idle_here(view, want, hops, wish)
         if plan is None:
-            await self._ask(self._router.questions(view, want, hops, self._host.now()), wish)
+            await self._ask(self.router.questions(view, want, hops, self._host.now()), wish)
         if wish.first:
             self._line.check(wish.place, self._host.now())
-        plan = plan or self._router.plan(view, want, hops, self._host.now(), wish.said)
+        plan = plan or self.router.plan(view, want, hops, self._host.now(), wish.said)
         if wish.first and plan and not plan.avoided and plan.wait_s > ADMISSION_WAIT:
             raise overloaded(plan.wait_s, "the prompts before this one take long")
         return plan
@@ -223,12 +223,12 @@ class Choice:
         """Return the best chain if it is this node alone, which has no other work now."""
         chain: Sequence[Hop] = hops
         if len(hops) > 1:
-            plan = self._router.plan(view, want, hops, self._host.now())
+            plan = self.router.plan(view, want, hops, self._host.now())
             chain = plan.chain if plan else ()
         if {hop.peer for hop in chain} != {self._courier.peer}:
             return None
         await self._ask(chain, wish)
-        known = self._router.plan(view, want, hops, self._host.now(), wish.said)
+        known = self.router.plan(view, want, hops, self._host.now(), wish.said)
         idle = known and known.chain == tuple(chain) and known.wait_s == 0.0
         return known if idle else None
 
@@ -287,7 +287,7 @@ class Choice:
             root, hop.parts, parse_dtype(hop.dtype), prompt, soon, wish.prefix.every, ahead
         )
         shard = Shard(hop.peer, root, hop.parts)
-        beliefs = self._router.beliefs
+        beliefs = self.router.beliefs
         with trio.move_on_after(PROBE_TIMEOUT):
             try:
                 reply = await self._courier.call(
@@ -345,7 +345,7 @@ class Choice:
         view, want = self._view_of(members, wish.model), wish.want(session)
         now = self._host.now()
         for some in (linked, members):  # a new link takes time, so it is the second choice
-            plan = self._router.plan(view, want, self._hops(some, wish), now, wish.said)
+            plan = self.router.plan(view, want, self._hops(some, wish), now, wish.said)
             if plan is not None:
                 return plan
         model = wish.model
@@ -359,13 +359,13 @@ class Choice:
         view = self._view_of(self._directory.members(), model)
         want = Want(model.root, model.layers, rows, NO_PREFIX, new, session, model.hidden)
         hops = shards_of(members, model.root, model.layers, rows + new)
-        plan = self._router.plan(view, want, hops, self._host.now())
+        plan = self.router.plan(view, want, hops, self._host.now())
         return plan.chain if plan else ()
 
     def token_s(self, chain: Sequence[Hop], model: Model) -> float:
         """Return the seconds of a token over a chain of members: as this gateway measured them
         lately, else as predicted from what it measured of parts of the chain."""
-        known, now, chain = self._router.measured.of(model.root), self._host.now(), tuple(chain)
+        known, now, chain = self.router.measured.of(model.root), self._host.now(), tuple(chain)
         followers = zip(chain, (*chain[1:], chain[0]), self._parts(chain, model), strict=True)
         return known.chain_s(chain, sum(known.pair_s(*each, now) for each in followers), now)
 
@@ -383,7 +383,11 @@ class Choice:
         known = all(peer in members for peer in run.peers)  # else nothing is predicted of it
         if seconds and known and len(run.route) > 1 and not run.terms.job:
             parts, now = self._parts(run.route, model), self._host.now()
-            self._router.measured.of(model.root).note(run.route, parts, seconds, count, now)
+            self.router.measured.of(model.root).note(run.route, parts, seconds, count, now)
+
+    def measured(self, model: Model) -> list[tuple[Hop, ...]]:
+        """Return the chains of several stages that this gateway measured last."""
+        return self.router.measured.of(model.root).latest()
 
     def rate(self, one: PeerId, other: PeerId) -> float:
         """Return the byte/s from one member to another, as measured or reported; 0 if unknown."""
@@ -404,7 +408,7 @@ class Choice:
         run.times.opening_s, run.times.began = now - run.times.began, now
         run.times.on_first = partial(self._heard, run)
         if run.session in self._plans:
-            self._router.take(*self._plans[run.session], now)
+            self.router.take(*self._plans[run.session], now)
 
     def _heard(self, run: GenerationRun) -> None:
         """Learn from the first token of a session."""
@@ -416,7 +420,7 @@ class Choice:
         links = (trips[0] + trips[-1]) / 2 + plan.sent.span_s
         seen = Observed(first, links, run.prompt - run.start)
         self.errors.first.note(plan.first_s, run.times.opening_s + first)
-        self._router.beliefs.observed(plan.stages, seen, self._host.now())
+        self.router.beliefs.observed(plan.stages, seen, self._host.now())
 
     def closed(self, run: GenerationRun, model: Model) -> None:
         """Learn from the tokens of a session that has ended."""
@@ -429,13 +433,13 @@ class Choice:
         if plan is None:
             return
         if run.times.first_at is None:
-            self._router.beliefs.dropped(plan.stages)
+            self.router.beliefs.dropped(plan.stages)
         ring = sum(self._links_s(run.peers)) + plan.sent.row_s
         if run.times.tokens >= TOKENS_LEAST:
             self.errors.token.note(plan.cost.token_s, run.times.token_s)
             self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
         seen = Observed(0.0, 0.0, 0, run.times.token_s, ring, run.times.tokens - 1)
-        self._router.beliefs.observed(plan.stages, seen, self._host.now())
+        self.router.beliefs.observed(plan.stages, seen, self._host.now())
 
     def _expected(self, plan: PlannedChain) -> list[Expected[PeerId]]:
         """Return what each stage of a chain was expected to take for a token."""

@@ -113,9 +113,8 @@ class Gateway:
         self.runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, finders.seek)
-        self.errors = routes.choice.errors
-        self.slower = routes.choice.slower
-        """The errors of predictions about answers."""
+        self.choice = routes.choice
+        """What chooses chains, with its beliefs about stages and the errors of its predictions."""
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
         refilling = Refilling(host, courier, directory)

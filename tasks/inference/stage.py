@@ -10,7 +10,7 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
-from ...transport.rates import Rate, Rates
+from ...transport.rates import ByteBudget, Rate, Rates
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     SENT_BYTES,
@@ -55,7 +55,7 @@ from .stageload import StageLoads
 from .stagesessions import AsksShard, StageSessions, coded
 from .surviving.copying import StageCopies
 from .surviving.rebuilding import Rebuilding
-from .surviving.sentlog import SentBudget, SentLog
+from .surviving.sentlog import SentLog
 from .surviving.stagechanges import StageChanges, neighbours
 
 
@@ -88,10 +88,11 @@ class Stage:
         self._changes = StageChanges(host, courier, self.table, self._meetings)
         self.copies = StageCopies(host, courier, engine, self.table, self._meetings)
         """Copies of sessions' KV to standbys."""
-        self._budget = SentBudget(SENT_BYTES)
+        self._budget = ByteBudget(SENT_BYTES)
         self._slow = SlowLinks()
-        self._endings = StageEndings(host, courier, engine, self.table)
-        self._parts = StageParts(host, courier, engine, self.table, self.meter, self._endings)
+        self.endings = StageEndings(host, courier, engine, self.table)
+        """What ends sessions, and frees their KV."""
+        self._parts = StageParts(host, courier, engine, self.table, self.meter, self.endings)
         self._outputs = StageOutputs(self._parts, self._changes, self._chunks, self._slow)
         StageInputs(self._parts, self._changes).listen()
         StageRecalls(self._parts).listen()
@@ -171,7 +172,7 @@ class Stage:
         does not have it."""
         served = self.table.shards.pop(number, None)
         for session in self.table.of_shard(served):
-            self._endings.fail(
+            self.endings.fail(
                 session, "shard-gone", "the stage's engine stopped or took another shard"
             )
 
@@ -196,9 +197,9 @@ class Stage:
         self._slow.lost(link.peer)
         for session in list(self.table.open.values()):
             if session.gateway == link.peer:
-                self._endings.drop(session)
+                self.endings.drop(session)
             elif link.peer in (session.previous, session.next):
-                self._endings.tell_lost(session, link.peer, f"the link ended: {code}")
+                self.endings.tell_lost(session, link.peer, f"the link ended: {code}")
 
     def _tell(self, peer: PeerId, *, quiet: bool) -> None:
         """Report that a peer is quiet, or heard again, to the gateways of chains in which it is a
@@ -209,12 +210,12 @@ class Stage:
         for session in self.table.open.values():
             if peer != session.gateway and peer in (session.previous, session.next):
                 order = session.open
-                self._endings.report(session, Quiet(order.session, order.epoch, peer, quiet))
+                self.endings.report(session, Quiet(order.session, order.epoch, peer, quiet))
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Free closed sessions and end idle ones, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._endings.free)
+            nursery.start_soon(self.endings.free)
             task_status.started()
             while True:
                 await trio.sleep(SESSION_IDLE / 10)
@@ -224,7 +225,7 @@ class Stage:
         """Fail the sessions without a message for the idle time."""
         for session in list(self.table.open.values()):
             if session.heard < self._host.now() - SESSION_IDLE:
-                self._endings.fail(session, "idle", f"no message for {SESSION_IDLE:g} s")
+                self.endings.fail(session, "idle", f"no message for {SESSION_IDLE:g} s")
 
     def _on_state(self, call: Call) -> Reply | Refusal:
         """Handle `session.state`: tell a gateway what delays its session."""
@@ -249,8 +250,8 @@ class Stage:
         """Register a new session. Raises SessionError if this stage cannot take it or reach its
         peers."""
         if older := self.table.superseded(gateway, message):
-            self._endings.drop(older)
-        freeing = self._endings.freeing
+            self.endings.drop(older)
+        freeing = self.endings.freeing
         served = self.table.check(message)
         giving = self.table.check_open(gateway, message, self._host.now(), freeing)
         yielding = self.table.yielding(gateway, message, self._host.now(), giving)
@@ -268,7 +269,7 @@ class Stage:
             if not self._courier.reaches(peer):
                 raise SessionError("unreachable", f"this stage has no link to {peer}")
         why = "another session needed its place or its memory"
-        session.awaits = tuple(self._endings.fail(each, "preempted", why) for each in yielding)
+        session.awaits = tuple(self.endings.fail(each, "preempted", why) for each in yielding)
         self.table.open[session.name] = session
         self.table.opening[session] = None
         return session
@@ -307,7 +308,7 @@ class Stage:
         finally:
             self.table.opening.pop(session, None)
             if not opened:  # refused, cancelled, or closed in the meantime
-                self._endings.drop(session)
+                self.endings.drop(session)
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         session.computed = cached
@@ -333,7 +334,7 @@ class Stage:
             names = bytes(call.payload[: whole * NAME_BYTES])
             session.served.names.note(session.gateway, names)
             names = names_behind(names, session.before)
-            freed.append(self._endings.drop(session, names))
+            freed.append(self.endings.drop(session, names))
             self._chunks.saved(session, names)
             if rate := self._slow.rate(session.next, now):
                 slow[session.next] = rate

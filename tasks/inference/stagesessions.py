@@ -75,8 +75,8 @@ class StageSessions:
         """The open sessions."""
         self.opening: dict[StageSession, None] = {}
         """Sessions that the engine has not opened yet. Some may be closed already."""
-        # By gateway and session: the highest closed epoch.
-        self._closed: OrderedDict[tuple[PeerId, SessionId], int] = OrderedDict()
+        self.closed: OrderedDict[tuple[PeerId, SessionId], int] = OrderedDict()
+        """The highest closed epoch, by gateway and session."""
 
     @property
     def own(self) -> PeerId:
@@ -100,9 +100,9 @@ class StageSessions:
         """Return the sessions to close in this epoch (0: in all), at most one for each stage. They
         cannot be opened again in this epoch or an earlier one."""
         closed = gateway, session
-        self._closed[closed] = max(epoch or _LAST_EPOCH, self._closed.get(closed, 0))
-        if len(self._closed) > CLOSED_REMEMBERED:
-            self._closed.popitem(last=False)
+        self.closed[closed] = max(epoch or _LAST_EPOCH, self.closed.get(closed, 0))
+        if len(self.closed) > CLOSED_REMEMBERED:
+            self.closed.popitem(last=False)
         return [
             each
             for each in self.open.values()
@@ -220,7 +220,7 @@ class StageSessions:
             raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
         if name in self.open:
             raise SessionError("session-open", "the session is open already")
-        if message.epoch <= self._closed.get(name[:2], 0):
+        if message.epoch <= self.closed.get(name[:2], 0):
             raise SessionError("session-closed", "the session was closed")
         if message.standby is not None:
             self._check_standby(gateway, message)

@@ -80,7 +80,7 @@ class Runner(Protocol):
         ...
 
     def seconds(self, job: Job) -> float:
-        """Return how long this node will probably take for the job, without other work."""
+        """Return the seconds that this node will probably take for the job, without other work."""
         ...
 
     def longest(self, job: Job) -> float:
@@ -196,7 +196,7 @@ class RowRunner:
         return keys is None or (seals is not None and seals.has_key(job.spec))
 
     def seconds(self, job: Job) -> float:
-        """Return how long this node will probably take for a piece, without other work."""
+        """Return the seconds that this node will probably take for a piece, without other work."""
         try:
             spec = read_spec(job.spec)
         except BadSpec:
@@ -206,7 +206,7 @@ class RowRunner:
         return self._shop.speed.seconds((spec.root, self.kind), costs, rows)
 
     def longest(self, job: Job) -> float:
-        """Return how long a row of a piece will probably take.
+        """Return the seconds that a row of a piece will probably take.
 
         A piece of few rows takes at least as long, however much else the node could do meanwhile.
         """

@@ -257,8 +257,8 @@ class Submitter:
         return job, nonce
 
     async def submit_packed(self, draft: tuple[Job, bytes], spec: bytes, *, lease: float) -> str:
-        """Submit a job of one piece whose spec is encoded and checked, and return its id. Raises
-        the errors of `submit`."""
+        """Submit a job of one piece whose spec is encoded and checked, and return its id. A claim
+        on it lasts `lease` seconds. Raises the errors of `submit`."""
         job, nonce = draft
         await self._write([(replace(job, spec=spec, lease=lease), nonce)])
         return job.id

@@ -24,7 +24,7 @@ claim of some seconds for a token."""
 
 
 def as_claimed(_peer: PeerId, _root: str, _parts: Parts, _token_s: float) -> float:
-    """Return 1: the stages of all members are as fast as they claim."""
+    """Return 1, the factor of stages that are as fast as they claim, for all members."""
     return 1.0
 
 

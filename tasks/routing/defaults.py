@@ -46,7 +46,7 @@ PAIRS_MEASURED = 256  # … and pairs of stages
 CHAINS_LOOKED = 8  # chains measured last that are compared with the predicted best one
 MEASURED_TOKENS = 128  # last tokens of an answer of which the mean is taken
 MEASURED_LEAST = 8  # … and at least
-UNMEASURED = 1.05  # factor for a pair of stages that was not measured, if others were
+UNMEASURED = 1.02  # factor for a pair of stages that was not measured, if others were
 MEASURED_HALF_LIFE = 300.0  # seconds after which a measurement counts half, a prediction the rest
 
 # The choice.

@@ -137,7 +137,7 @@ class FakeEndpoint:
         self.dials: list[Address] = []
         self.guard = Guard()
         self.all_links: dict[PeerId, FakeLink] = {}
-        self._handlers: dict[str, Handler] = {}
+        self.handlers: dict[str, Handler] = {}
         self._up: list[Callable[[Link], None]] = []
         self.kept: list[Callable[[Link], None]] = []
         self._lost: list[Callable[[Link, str], None]] = []
@@ -146,7 +146,7 @@ class FakeEndpoint:
         self.doubt: list[Callable[[Link, bool], None]] = []
 
     def handle(self, method: str, handler: Handler) -> None:
-        self._handlers[method] = handler
+        self.handlers[method] = handler
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
         self._up.append(callback)
@@ -173,7 +173,7 @@ class FakeEndpoint:
         return cast(list[Link], list(self.all_links.values()))
 
     def serve(self, peer: PeerId, method: str, payload: bytes) -> Any:
-        return self._handlers[method](Call(peer, {}, payload))
+        return self.handlers[method](Call(peer, {}, payload))
 
     async def dial(self, address: Address, *, timeout: float) -> Link:
         self.dials.append(address)

@@ -482,7 +482,7 @@ def test_lost_feeds_of_others_are_fetched_again() -> None:
         await trio.sleep(defaults.WRITE_HOLD + 3)
         before = one.state.replica.feed(two.identity.public_key, ("models", 0))
         await one.state.committer.drop([two.identity.peer])
-        one.state._lost(None)
+        one.state.lost(None)
         await trio.sleep(0.01)
         assert one.names(two) == []
         await trio.sleep(5)
@@ -517,7 +517,7 @@ def test_facts_that_do_not_fit_are_reported_and_retried() -> None:
         assert one.troubles[OWN_FEEDS].code == "fact-too-large"
         await trio.sleep(defaults.WRITE_HOLD + 3)
         assert one.names() == ["short"]
-        kept = one.state.own._facts._said["models"].facts
+        kept = one.state.own.facts.said["models"].facts
         assert isinstance(kept, dict)
         del kept[0, "x" * 300]  # as if it fitted now
         await trio.sleep(defaults.SETTLE_AGAIN)

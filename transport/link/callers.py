@@ -80,8 +80,8 @@ class Callers:
         self._wake(event.call, outcome.Value(event))
 
     def expire(self, now: float) -> float:
-        """End the calls whose deadline has passed. Return the next deadline, infinity if there is
-        none."""
+        """End the calls whose deadline has passed. Return the time of the next deadline, infinity
+        if there is none."""
         for call in [call for call in self.waiting if call.deadline <= now]:
             self._wake(call, outcome.Value(None))
             self._give_up(call)

@@ -565,8 +565,8 @@ class Link:
         return call
 
     def expire(self, now: float) -> float:
-        """End the calls whose deadline has passed. Return the next deadline, infinity if there is
-        none."""
+        """End the calls whose deadline has passed. Return the time of the next deadline, infinity
+        if there is none."""
         return self._callers.expire(now)
 
     def _checked(self, payload: Bytes) -> Bytes:

@@ -51,7 +51,8 @@ class CircuitByteStream:
         self.relay = relay
         self.seen = seen
         self.failure: str | None = None
-        self._stream = stream
+        self.stream = stream
+        """The stream to the relay."""
         self._voucher = voucher  # None if no preface is expected
         self._preface = b""
         self._closed = trio.Event()
@@ -74,7 +75,7 @@ class CircuitByteStream:
         try:
             if self._voucher is not None:
                 self._read_preface(self._voucher)
-            return self._stream.receive_ready(size)
+            return self.stream.receive_ready(size)
         except (CallRefused, LinkClosed) as error:
             raise self._fail(error) from None
 
@@ -84,18 +85,18 @@ class CircuitByteStream:
         if self._closed.is_set():
             raise _gone("closed")
         try:
-            return self._stream.send_ready(data, AHEAD_BYTES)
+            return self.stream.send_ready(data, AHEAD_BYTES)
         except (CallRefused, LinkClosed) as error:
             raise self._fail(error) from None
 
     async def wait_readable(self) -> None:
-        await self._stream.wait_receivable()
+        await self.stream.wait_receivable()
         if self._closed.is_set():
             raise trio.ClosedResourceError
 
     async def wait_writable(self) -> None:
         try:
-            await self._stream.wait_sendable(LOW_BYTES)
+            await self.stream.wait_sendable(LOW_BYTES)
         except (CallRefused, LinkClosed) as error:
             if self._closed.is_set():
                 raise trio.ClosedResourceError from None
@@ -109,20 +110,20 @@ class CircuitByteStream:
         if self._closed.is_set():
             raise _gone("closed")
         try:
-            self._stream.end()
+            self.stream.end()
         except (CallRefused, LinkClosed) as error:
             raise self._fail(error) from None
 
     def close(self) -> None:
         if not self._closed.is_set():
             self._closed.set()
-            self._stream.reset("closed")
+            self.stream.reset("closed")
 
     def _read_preface(self, voucher: str) -> None:
         """Read the relay's preface. Raises BlockingIOError until it is complete, and OSError if it
         is invalid."""
         while (missing := self._missing()) > 0:
-            piece = self._stream.receive_ready(missing)
+            piece = self.stream.receive_ready(missing)
             if not piece:
                 raise self._refuse_preface()
             self._preface += piece

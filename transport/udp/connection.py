@@ -33,13 +33,14 @@ from aioquic.tls import CipherSuite, Epoch, Group, SignatureAlgorithm
 
 from ..handshake.certificate import UNREADABLE as BAD_CERTIFICATE
 from ..host.datagrams import Datagrams, Place
+from ..rates import ByteBudget
 from . import defaults
 from .certificate import QuicCertificate
 from .congestion import DelayControl, Pacer
 from .defaults import UdpLimits
 from .mtu import PacketSize
 from .ranges import Ranges
-from .window import Extra, FlowWindow
+from .window import FlowWindow
 
 # Errors that aioquic or its parsers raise on invalid input: QuicConnectionError, which has a code,
 # and others without a code.
@@ -100,7 +101,7 @@ class UdpConnection(QuicConnection):
         self,
         configuration: QuicConfiguration,
         limits: UdpLimits,
-        extra: Extra,
+        extra: ByteBudget,
         **accepted: bytes | None,
     ) -> None:
         """`extra` is the memory by which windows may grow. `accepted` has the arguments of aioquic

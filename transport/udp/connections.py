@@ -29,12 +29,12 @@ from ..guard import Guard
 from ..host.datagrams import Datagram, Datagrams, Place
 from ..host.seam import Host
 from ..limits import CrowdEntry, HalfOpen
+from ..rates import ByteBudget
 from .certificate import QuicCertificate
 from .connection import UNREADABLE, UdpConnection, configuration
 from .defaults import UdpLimits
 from .gate import FirstPacketGate, Welcome, destination
 from .quic import QuicByteStream
-from .window import Extra
 
 _EARLY_S: Final = 1e-9  # a timer this close to its time is due, because float sums are inexact
 _LEAST_S: Final = 0.0005  # shortest timer, so that no state of aioquic can cause a busy loop
@@ -82,7 +82,8 @@ class Connections:
         self.gate = FirstPacketGate(host, half_open, limits)
         self._host = host
         self._limits = limits
-        self._extra = Extra(limits)
+        self.growth = ByteBudget(limits.extra_bytes)
+        """Bytes by which the windows of all connections have grown."""
         # Upper bound of all unread bytes: what was read since the last count is not subtracted.
         self._kept = 0
         self._on_byte_stream = on_byte_stream
@@ -167,7 +168,7 @@ class Connections:
             connection = UdpConnection(
                 self._server,
                 self._limits,
-                self._extra,
+                self.growth,
                 original_destination_connection_id=found.original,
                 retry_source_connection_id=found.retried,
             )
@@ -199,7 +200,7 @@ class Connections:
         if len(self._entries) >= self._limits.connections:
             raise OSError(errno.EMFILE, "too many QUIC connections")
         now = self._host.now()
-        connection = UdpConnection(self._client, self._limits, self._extra)
+        connection = UdpConnection(self._client, self._limits, self.growth)
         entry = self._add(connection, now, None)
         entry.byte_stream = QuicByteStream(connection, lambda: self._turn(entry, self._host.now()))
         connection.begin(place, socket, now)

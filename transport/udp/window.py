@@ -1,28 +1,9 @@
 """Flow control window, which determines how many bytes a peer may send before the reader has read
 them."""
 
+from ..rates import ByteBudget
 from . import defaults
 from .defaults import UdpLimits
-
-
-class Extra:
-    """Memory budget for the growth of all connections' windows."""
-
-    def __init__(self, limits: UdpLimits) -> None:
-        self.left = limits.extra_bytes
-        """Bytes by which windows may still grow."""
-
-    def take(self, size: int) -> bool:
-        """Take `size` bytes from the budget for a window. Return False, and take none, if fewer are
-        available."""
-        if size > self.left:
-            return False
-        self.left -= size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Add `size` bytes to the budget again, because the connection that used them has ended."""
-        self.left += size
 
 
 class FlowWindow:
@@ -30,15 +11,16 @@ class FlowWindow:
 
     The window is small until the peer is authenticated (`trust`). After that it doubles whenever
     the reader consumes all of it within `WINDOW_ROUNDS` round trips, because in this case the
-    window limits the sender more than the path does.
+    window limits the sender more than the path does. All connections take the bytes by which their
+    windows grow from the budget `growth`.
     """
 
-    def __init__(self, limits: UdpLimits, extra: Extra) -> None:
+    def __init__(self, limits: UdpLimits, growth: ByteBudget) -> None:
         self.bytes = min(limits.stranger_window_bytes, limits.window_bytes)
         self.taken = 0
         """Bytes that the reader has consumed so far."""
         self._limits = limits
-        self._extra = extra
+        self._growth = growth
         self._since = 0.0
         self._since_taken = 0
         self._trusted = False
@@ -65,12 +47,12 @@ class FlowWindow:
         read, took = self.taken - self._since_taken, now - self._since
         if self._trusted and read * defaults.WINDOW_ROUNDS * rtt > took * self.bytes:
             more = min(self.bytes, self._limits.largest_window_bytes - self.bytes)
-            if more > 0 and self._extra.take(more):
+            if more > 0 and self._growth.take(more):
                 self.bytes += more
         self._since, self._since_taken = now, self.taken
         return self.limit
 
     def close(self) -> None:
         """Return to the common budget the memory by which the window has grown."""
-        self._extra.give_back(max(0, self.bytes - self._limits.window_bytes))
+        self._growth.give(max(0, self.bytes - self._limits.window_bytes))
         self.bytes = min(self.bytes, self._limits.window_bytes)

@@ -65,9 +65,9 @@ class Cubic:
             self.window += step / self.window * acked
 
     def watch(self, rtt: float, least: float, una: int, nxt: int) -> None:
-        """Process a round-trip time measured in slow start, and end slow start if a queue builds
-        up. `least` is the smallest round-trip time so far, `una` the first unacknowledged sequence
-        number, and `nxt` the next one to send.
+        """Process a round-trip time (seconds) measured in slow start, and end slow start if a queue
+        builds up. `least` is the smallest round-trip time so far, `una` the first unacknowledged
+        sequence number, and `nxt` the next one to send.
         """
         if una >= self._round_end:
             self._round_end = nxt

@@ -125,7 +125,8 @@ class TorchCompute(ShardModel):
         return _attended(self, BLOCK)
 
     def alone_seconds(self) -> float:
-        """Return the same of a row of a text, for which keys and values are read alone."""
+        """Return the seconds in which a row of a text attends to one position in all layers. Keys
+        and values are read for this row alone."""
         return _attended(self, 1)
 
     def adapt(self, adapter: LoadAdapter) -> Lora:

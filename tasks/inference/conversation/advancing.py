@@ -5,6 +5,7 @@ faster chain, and a chain whose links were guessed may be slower than was predic
 faster chain become standbys first, while the answer goes on, and then take over at once.
 """
 
+from collections.abc import Collection, Sequence
 from heapq import nsmallest
 
 import trio
@@ -72,10 +73,15 @@ class Advancing:
         """Return the fastest chain of stages and replicas with known links, and its seconds for a
         token.
 
-        It differs in one place or two from the present one: others are reached by further moves.
+        It was measured, or differs in one place or two from the present one: others are reached by
+        further moves.
         """
         best = run.route, self._choice.token_s(run.route, talk.model)
         replicas = [self._replicas(talk, hop) for hop in run.route]
+        for chain in self._choice.measured(talk.model):
+            if _consists(chain, run.route, replicas):
+                seconds = self._choice.token_s(chain, talk.model)
+                best = (chain, seconds) if seconds < best[1] else best
         for _ in range(2):
             base, taken = best[0], {hop.peer for hop in best[0]}
             for place, others in enumerate(replicas):
@@ -102,3 +108,13 @@ class Advancing:
             return self._choice.believed(other, talk.model).token_s + trip
 
         return nsmallest(MOVE_REPLICAS, found, key=seconds)
+
+
+def _consists(
+    chain: Sequence[Hop], route: Sequence[Hop], replicas: Sequence[Collection[Hop]]
+) -> bool:
+    """Return whether a chain has at each place the stage of the present one, or a replica of it."""
+    places = zip(chain, route, replicas, strict=False)
+    return len(chain) == len(route) and all(
+        hop == own or hop in found for hop, own, found in places
+    )

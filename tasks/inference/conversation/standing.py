@@ -17,6 +17,7 @@ from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...defaults import (
     COPY_TIMEOUT,
+    MOVE_LOOK,
     STANDBY_AFTER,
     STANDBY_AGAIN,
     STANDBY_ANSWERS,
@@ -76,8 +77,17 @@ class Standing:
             if standby is not None:
                 if worth and standby.ready:
                     await self._copy(talk, run, place)
-            elif (worth or self._may_begin_early(run)) and not await self._begin(talk, run, place):
-                await trio.sleep(STANDBY_AGAIN)
+            elif worth or self._may_begin_early(run):
+                version = self._directory.version
+                if not await self._begin(talk, run, place):
+                    await self._await_another(version)
+
+    async def _await_another(self, version: int) -> None:
+        """Wait until there may be a standby: a node has joined, or one may take it now. `version`
+        is that of the directory in which there was none."""
+        await trio.sleep(MOVE_LOOK)
+        with trio.move_on_after(STANDBY_AGAIN - MOVE_LOOK):
+            await self._directory.changed(version)
 
     def _may_begin_early(self, run: GenerationRun) -> bool:
         """Return whether a session may have standbys that get no copies yet: one that has gone on
@@ -121,10 +131,12 @@ class Standing:
         return True
 
     def rebuild_s(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> float:
-        """Return the predicted seconds until the stages of another chain have their state."""
+        """Return the predicted seconds until the stages of another chain have their state. Those
+        that stand by already have a part of it."""
+        have = {(place, each.hop): each.have for place, each in run.standbys.items()}
         pairs = enumerate(zip(run.route, route, strict=True))
         new = [(place, other) for place, (hop, other) in pairs if hop != other]
-        return sum(self._rebuild_s(talk, run, *each) for each in new)
+        return sum(self._rebuild_s(talk, run, *each, have.get(each, 0)) for each in new)
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""

@@ -44,8 +44,8 @@ class Questions:
         self._courier = courier
 
     async def ask(self, run: GenerationRun, by: float) -> Answers:
-        """Ask all stages of a chain. They may answer until the time `by`, or longer where their
-        answers take longer."""
+        """Ask all stages of a chain. They may answer until the time `by` (seconds on the host's
+        clock), or longer where their answers take longer."""
         found = Answers({}, {})
 
         async def ask_one(index: int) -> None:

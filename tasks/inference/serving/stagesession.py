@@ -166,7 +166,7 @@ class StageSession:
 
     @property
     def rests_at(self) -> float:
-        """When the session counts as resting, unless a message arrives before. Others may then have
+        """Time from which the session rests, unless a message arrives before. Others may then have
         its place and its memory.
 
         Later stages are silent while earlier ones compute, and a stage may take long to open if it

@@ -4,6 +4,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from operator import attrgetter
 
+from ....transport.rates import ByteBudget
+
 _start = attrgetter("start")
 
 
@@ -17,25 +19,6 @@ class Sent:
     data: bytes | memoryview
 
 
-class SentBudget:
-    """Limit in bytes for all logs of one stage together."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-
-    def take(self, size: int) -> bool:
-        """Reserve `size` bytes. Return False if that would exceed the limit."""
-        if self.used + size > self.limit:
-            return False
-        self.used += size
-        return True
-
-    def give(self, size: int) -> None:
-        """Release `size` reserved bytes."""
-        self.used -= size
-
-
 class SentLog:
     """Spans that a stage sent to the next stage in one session, ordered by position, for replay.
 
@@ -43,7 +26,7 @@ class SentLog:
     session continues, but its recovery has to start at an earlier stage. Data is not copied.
     """
 
-    def __init__(self, budget: SentBudget) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._sent: list[Sent] = []
         self.complete = True

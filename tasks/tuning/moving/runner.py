@@ -129,11 +129,11 @@ class FinetuneRunner:
         return self._checkpoints.has_key(job) and is_able(self.declares, offers)
 
     def seconds(self, job: Job) -> float:
-        """Return 0: stages compute the steps, so a trainer has time for other jobs."""
+        """Return 0 seconds: stages compute the steps, so a trainer has time for other jobs."""
         return 0.0
 
     def longest(self, job: Job) -> float:
-        """Return 0, because the time is unknown. So no other node trains it beside this one."""
+        """Return 0 seconds, because the time is unknown. No other node then trains it as well."""
         return 0.0
 
     def measured(self, job: Job, predicted: float, took: float) -> None:

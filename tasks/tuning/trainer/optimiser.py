@@ -142,7 +142,8 @@ def _words(name: LearnedName) -> str:
 
 
 def apply(learned: Learned, found: Gradients, norm: float, settings: TuningSettings) -> None:
-    """Do one step of AdamW in place, with gradients that `check` has accepted.
+    """Do one step of AdamW in place, with gradients that `check` has accepted. It returned `norm`,
+    the norm of their mean.
 
     The order of operations is that of torch.optim.AdamW.
     """

@@ -220,7 +220,7 @@ def test_valid_chunks_that_a_crash_left_staged_are_kept(
     other = DATA[::-1]
     for data in (DATA, other):
         store.stage(hashlib.sha256(data).hexdigest(), data, 0.0)
-    path = store._staged[DIGEST]
+    path = store.staged[DIGEST]
     path.write_bytes(DATA[:torn])  # as after a power cut
     path.with_name(f".{DIGEST}.77.new").write_bytes(b"rot")
     path.with_name(".x.new").write_bytes(b"")

@@ -922,7 +922,7 @@ async def test_ten_thousand_flipped_bits_are_caught(
             assert not store.has(digest)
         else:
             store.stage(digest, data, 0.0)
-            path = store._staged[digest]
+            path = store.staged[digest]
             path.write_bytes(bad)
             with pytest.raises(ChunkCorrupt):
                 store.get_to_serve(digest, 1.0)

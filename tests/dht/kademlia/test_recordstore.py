@@ -15,8 +15,8 @@ from shoal.dht.records.record import (
     NameBody,
     Record,
     ShardBody,
-    _opened,
     open_record,
+    opened,
     seal_record,
 )
 from tests.dht.nodes import WALL, blob, entropy, identity, peer, record
@@ -183,7 +183,7 @@ def test_stored_records_take_the_memory_that_is_counted(defended: bool) -> None:
         for number in range(200):
             wide = BlobBody(f"{number:064x}", 2**40, 1_000_000, runs)
             packed = seal_record(identity(1), wide, made=int(WALL * 1000), ttl=600)
-            read = _opened.__wrapped__(packed)
+            read = opened.__wrapped__(packed)
             put(made, read)
             bodies += [] if defended else [read]
         taken = tracemalloc.get_traced_memory()[0] - before

@@ -51,7 +51,7 @@ async def test_the_largest_user_loses_a_slot(autojump_clock: MockClock, defended
         assert lost == ([None] if defended else [])
         assert len(slots) == 4, "a waiting use has taken the slot"
         nursery.cancel_scope.cancel()
-    assert len(slots) == 0 and not slots._waiting and len(slots.shares) == 0
+    assert len(slots) == 0 and not slots.waiting and len(slots.shares) == 0
 
 
 @pytest.mark.trio
@@ -110,7 +110,7 @@ async def test_the_waiting_queue_is_limited(autojump_clock: MockClock) -> None:
             nursery.start_soon(hold, name)
             await trio.sleep(0.1)
         assert (begun, lost) == (["a1"], ["a5", "a4", "b2"])
-        assert len(slots._waiting) == 3
+        assert len(slots.waiting) == 3
         nursery.cancel_scope.cancel()
 
 
@@ -137,5 +137,5 @@ async def test_all_counters_match_after_random_operations(
             if random.random() < 0.6:
                 await trio.sleep(random.random() / 10)
             assert slots.shares.total() == len(slots) <= 5
-            assert slots._queued.total() == len(slots._waiting) <= waiting
-    assert len(slots) == 0 and not slots._waiting and len(slots.shares) == 0
+            assert slots._queued.total() == len(slots.waiting) <= waiting
+    assert len(slots) == 0 and not slots.waiting and len(slots.shares) == 0

@@ -142,7 +142,7 @@ async def test_remembered_peers_are_limited(autojump_clock: MockClock) -> None:
         await trio.sleep(1)
         assert len(joining._asked) <= defaults.BRIEF_RESTING
         assert len(joining._to_probe) <= defaults.PROBES
-        assert len(joining._probes._waiting) < defaults.PROBES
+        assert len(joining._probes.waiting) < defaults.PROBES
         nursery.cancel_scope.cancel()
 
 

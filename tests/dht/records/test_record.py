@@ -17,8 +17,8 @@ from shoal.dht.records.record import (
     DOMAIN,
     BlobBody,
     PeerBody,
-    _opened,
     open_record,
+    opened,
     seal_record,
     time_code,
 )
@@ -197,7 +197,7 @@ def test_caching_verified_records_takes_little_memory(
     """A record of 500 bytes with many runs takes 17,000 once decoded. Twin: if as many bodies as
     signatures are cached, any peer can make a node use 70 MB for them."""
     if not defended:
-        monkeypatch.setattr(record_module, "_opened", lru_cache(4096)(_opened.__wrapped__))
+        monkeypatch.setattr(record_module, "opened", lru_cache(4096)(opened.__wrapped__))
     wide = [
         seal_record(
             ALICE,

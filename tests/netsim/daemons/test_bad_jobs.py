@@ -19,7 +19,7 @@ GOOD = b'{"prompt": "once", "text": "once upon a time"}\n'
 
 
 def put(node: DaemonHandle, data: bytes) -> str:
-    files = node.node.library._host.files
+    files = node.node.host.files
     files.make_folder(FILE.parent)
     files.write(FILE, data)
     return str(FILE)

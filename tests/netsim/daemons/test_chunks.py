@@ -127,7 +127,7 @@ def test_wrong_values_of_a_stranger_are_found_and_the_session_computes() -> None
         text, again, connectors = await lied_to(world, private=False)
         assert again == text
         assert sum(each.fetched_bytes for each in connectors) > 0
-        assert any(each._shy_until for each in connectors)
+        assert any(each.shy_until for each in connectors)
 
     run(body)
 
@@ -151,7 +151,7 @@ def test_a_member_of_a_private_swarm_is_believed() -> None:
     async def body(world: World) -> None:
         text, again, connectors = await lied_to(world, private=True)
         assert again != text
-        assert not any(each._shy_until for each in connectors)
+        assert not any(each.shy_until for each in connectors)
 
     run(body)
 

@@ -127,7 +127,7 @@ def same(summary: Summary) -> tuple[Any, ...]:
 
 
 async def ids_of(client: DaemonHandle) -> list[int]:
-    async with client.node.gateway._models.use("tiny") as model:
+    async with client.node.compute.models.use("tiny") as model:
         return await model.text.encode(PROMPT)
 
 

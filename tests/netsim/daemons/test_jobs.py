@@ -425,7 +425,7 @@ def test_a_restarted_node_goes_on_from_its_finished_rows() -> None:
         (node,) = await servers(world, 1, profile=SLOW)
         asker = await client(world, [node])
         rows = [{"prompt": f"row {number}", "max_tokens": 4 + 12 * number} for number in range(8)]
-        files, path = asker.node.library._host.files, Path("/home/rows.jsonl")
+        files, path = asker.node.host.files, Path("/home/rows.jsonl")
         files.make_folder(path.parent)
         files.write(path, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
         sent = await asker.ask("job_submit", model="tiny", file=str(path), raw=True, seed=3)
@@ -458,7 +458,7 @@ def test_a_fine_tuning_is_submitted_as_a_job() -> None:
     async def body(world: World) -> None:
         nodes = await servers(world, 1)
         asker = await client(world, nodes)
-        files, path = asker.node.library._host.files, Path("/home/texts.jsonl")
+        files, path = asker.node.host.files, Path("/home/texts.jsonl")
         files.make_folder(path.parent)
         files.write(path, b"".join(b'{"text": "once upon a time %d"}\n' % n for n in range(20)))
         ask: dict[str, Any] = {"model": "tiny", "path": str(path), "moves": True, "steps": 500}

@@ -45,13 +45,13 @@ async def texts(asker: DaemonHandle, prompts: list[str], *, together: bool) -> d
 def preemptions(daemon: DaemonHandle, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list of the codes with which sessions at this daemon's stages fail from now on."""
     stage, codes = daemon.node.stage, list[str]()
-    fail = stage._endings.fail
+    fail = stage.endings.fail
 
     def noted(session: Any, code: str, message: str, **more: Any) -> None:
         codes.append(code)
         fail(session, code, message, **more)
 
-    monkeypatch.setattr(stage._endings, "fail", noted)
+    monkeypatch.setattr(stage.endings, "fail", noted)
     return codes
 
 

@@ -128,7 +128,7 @@ async def test_name_known_only_from_a_feed(world: World) -> None:
     _, second = await pair(world)
     third = await world.host("c").start(bootstrap=[second], engine=False)
     await trio.sleep(WRITE_HOLD + 10)
-    del third.node.state.own._facts._said["models"]  # else the name, unknown here, is withdrawn
+    del third.node.state.own.facts.said["models"]  # else the name, unknown here, is withdrawn
     third.node.state.set("models", "far", model_fact(ModelName("far", "ab" * 32, 6, 1000)))
     await trio.sleep(10)
     (meaning,) = second.node.names.near("far")

@@ -23,7 +23,7 @@ def revocation(seen: Member, of: Member) -> Revocation:
 
 async def lose(node: Member, of: Member) -> None:
     """Drop all feeds of an author, to be fetched again, as after a damaged row."""
-    node.state._lost([FeedName(of.identity.peer, *GROUP)])
+    node.state.lost([FeedName(of.identity.peer, *GROUP)])
     while any(node.state.replica.head(of.identity.public_key, plot) for plot in all_parts()):
         await trio.lowlevel.checkpoint()
 

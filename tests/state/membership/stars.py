@@ -69,7 +69,7 @@ def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, 
     calls: Counter[tuple[str, PeerId, PeerId]] = Counter()
     for node in nodes:
         for method in methods:
-            handler = node.endpoint._handlers[method]
+            handler = node.endpoint.handlers[method]
 
             def count(
                 call: Call, handler: Any = handler, method: str = method, at: PeerId = node.peer

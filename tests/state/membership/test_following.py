@@ -154,7 +154,7 @@ def test_a_rumour_at_the_wrong_time_drops_no_live_member(node: Liveness) -> None
         node.proved(Y, now)
         node.brought(Y, A)
         now += defaults.RECHECK_S / 10
-        node._watched[Y].proved = 0.0
+        node.watched[Y].proved = 0.0
     node.rumoured(A, [X], now)
     assert due(node, now) == set()
     assert node.next_due(now) <= now + defaults.CHECK_S
@@ -190,7 +190,7 @@ async def test_the_end_of_a_member_three_links_away_shows_at_once(
     one, _, last, dead = await chain(net)
     if not told:  # control
         monkeypatch.setattr(Followers, "lost", lambda *_: {})
-    known = one.directory.probing.liveness._watched[dead.peer]
+    known = one.directory.probing.liveness.watched[dead.peer]
     while known.proved < trio.current_time() - 0.5:  # noqa: ASYNC110
         await trio.sleep(0.1)  # until no check is due soon
     silence(dead)

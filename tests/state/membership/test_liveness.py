@@ -414,7 +414,7 @@ def test_counts_of_witnesses_by_network_stay_correct() -> None:
                 draw.choice([node.sure, node.forget])(peer)
             case _:
                 node.told(peer, some, draw.sample(crowd, 3), now, whole=step % 2 == 0)
-        for watched in node._watched.values():
+        for watched in node.watched.values():
             there = [by for by in watched.witnesses if by in node.answering()]
             assert watched.networks == Counter(node._links[by] for by in there)
             seen.add(len(watched.networks))

@@ -232,13 +232,13 @@ async def test_a_flood_is_refused(
     nodes = await star(net, 1, 2)
     codes: Counter[str] = Counter()
     for _ in range(1000):
-        answer = nodes[0].endpoint._handlers[method](Call(nodes[1].peer, {}, payload))
+        answer = nodes[0].endpoint.handlers[method](Call(nodes[1].peer, {}, payload))
         if not isinstance(answer, (Reply, Refusal)):
             answer = await answer
         codes[getattr(answer, "code", "")] += 1
     assert codes["too-often"] >= 1000 - getattr(defaults, rate)[0] - 1
     assert len(codes) == 2
-    other = nodes[0].endpoint._handlers[method](Call(nodes[2].peer, {}, payload))
+    other = nodes[0].endpoint.handlers[method](Call(nodes[2].peer, {}, payload))
     if not isinstance(other, (Reply, Refusal)):
         other = await other
     assert getattr(other, "code", "") != "too-often"

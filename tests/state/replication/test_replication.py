@@ -119,7 +119,7 @@ async def test_lost_news_are_found_by_the_rounds(autojump_clock: MockClock) -> N
 @pytest.mark.trio
 async def test_only_calls_that_need_the_disk_use_a_task(autojump_clock: MockClock) -> None:
     async with nodes(1) as (_, (node,)):
-        handlers = node.endpoint._handlers
+        handlers = node.endpoint.handlers
         tasks = {method for method in (DIGEST, HEADS, HAVE, PULL) if is_task(handlers[method])}
         assert tasks == {PULL}
 

@@ -151,7 +151,7 @@ async def test_strangers_are_doubted_and_after_a_lie_not_asked(autojump_clock: o
     assert world.engine.doubted
     for number in range(1000):
         world.connector.refute(GIVER.peer, PeerId(f"g{number}"))
-    assert len(world.connector._shy_until) < 1000 and not world.refuted
+    assert len(world.connector.shy_until) < 1000 and not world.refuted
     world.connector._engine = TakingEngine()  # type: ignore[assignment]
     assert await world.brought() == (ALL, GIVER.peer), "another gateway may have lied"
     world.connector.refute(GIVER.peer, origin().owner)

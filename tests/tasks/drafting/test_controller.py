@@ -5,7 +5,7 @@ from itertools import repeat
 import pytest
 
 from shoal.tasks.drafting.controller import Controller, FittedLine
-from shoal.tasks.drafting.defaults import AHEAD, WINDOW
+from shoal.tasks.drafting.defaults import AHEAD, FIRST_COST, WINDOW
 
 
 def measured(whole: float, cost: float, stages: int = 4) -> Controller:
@@ -35,7 +35,14 @@ def test_nothing_is_guessed_where_rows_are_dear_or_guesses_bad() -> None:
     assert measured(0.2, 0.25).ahead(repeat(0.9)) == 0
     assert measured(0.2, 0.01).ahead(repeat(0.04)) == 0
     assert measured(0.2, 0.01).ahead([]) == 0
-    assert Controller(4).ahead(repeat(0.9)) == 0, "no round trip was measured"
+    assert Controller(4).ahead(repeat(0.9)) == 0, "no token has come"
+
+
+def test_the_first_token_is_enough_to_guess_the_next_ones() -> None:
+    controller = Controller(4)
+    controller.note_step(0.01, 1)
+    assert controller.ahead(repeat(0.9)) == measured(1.0, FIRST_COST).ahead(repeat(0.9)) > 3
+    assert controller.ahead(repeat(0.04)) == 0
 
 
 def test_bounds() -> None:

@@ -106,12 +106,43 @@ class Crowd:
     def knows(self, chain: object) -> bool:
         return True
 
+    def measured(self, model: object) -> list[tuple[Hop, ...]]:
+        return []
+
     def believed(self, hop: Hop, model: object) -> Times:
         return Times(0.0, 1.0 + self.hops.index(hop))
 
     def token_s(self, chain: Sequence[Hop], model: object) -> float:
         self.predicted += 1
         return sum(self.believed(hop, model).token_s for hop in chain)
+
+
+class Remembered(Crowd):
+    """Four members, two for each of two stages. Any chain but two takes long; one was measured."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        first, last = Parts(True, 0, 4, False), Parts(False, 4, 8, True)
+        self.hops = [Hop(PeerId(name), parts, "float32") for name, parts in
+                     (("a", first), ("b", last), ("c", first), ("d", last))]  # fmt: skip
+
+    def replicas(self, talk: object, hop: Hop) -> list[Hop]:
+        return [each for each in self.hops if each.parts == hop.parts and each != hop]
+
+    def measured(self, model: object) -> list[tuple[Hop, ...]]:
+        return [
+            tuple(self.hops[2:]),
+            (self.hops[0], Hop(PeerId("gone"), Parts(False, 4, 8, True), "")),
+        ]
+
+    def token_s(self, chain: Sequence[Hop], model: object) -> float:
+        return {"ab": 0.2, "cd": 0.1, "agone": 0.05}.get("".join(hop.peer for hop in chain), 0.9)
+
+
+def test_an_answer_moves_to_a_measured_chain_that_no_single_step_leads_to() -> None:
+    crowd = Remembered()
+    talk, run = SimpleNamespace(left=(), model=None), SimpleNamespace(route=tuple(crowd.hops[:2]))
+    assert crowd.advancing._best(talk, run) == (tuple(crowd.hops[2:]), 0.1)  # type: ignore[arg-type]
 
 
 def test_a_crowd_of_replicas_does_not_stall_the_loop() -> None:

@@ -62,7 +62,7 @@ def probes(swarm: FakeSwarm) -> int:
 @pytest.mark.trio
 async def test_predictions_about_answers_are_compared_with_them(autojump_clock: object) -> None:
     async def body(swarm: FakeSwarm) -> None:
-        errors, swarm.wire.delay = swarm.client.gateway.errors, 0.01
+        errors, swarm.wire.delay = swarm.client.gateway.choice.errors, 0.01
         assert errors.first.value.samples == 0
         for _ in range(12):
             await ask(swarm)
@@ -160,7 +160,7 @@ async def test_a_cancelled_request_is_not_overdue(
     swarm = replicas(2)
     for node in swarm.stages:
         monkeypatch.setattr(node.engine, "submit", lambda span: None)  # it computes for long
-    beliefs = swarm.client.gateway._opening._choice._router.beliefs
+    beliefs = swarm.client.gateway.choice.router.beliefs
 
     async def body(_: FakeSwarm) -> None:
         with trio.move_on_after(5):

@@ -55,7 +55,7 @@ async def measured_after(**more: Any) -> tuple[MeasuredModel, tuple[Hop, ...]]:
 
     with trio.fail_after(100):
         await swarm.run(body)
-    return swarm.client.gateway._opening._choice._router.measured.of(ROOT), routes[0]
+    return swarm.client.gateway.choice.router.measured.of(ROOT), routes[0]
 
 
 @pytest.mark.trio

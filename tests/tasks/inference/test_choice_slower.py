@@ -23,7 +23,7 @@ def test_a_stage_that_was_measured_a_thousand_times_slower() -> None:
     peer = peer_of(2)
     assert choice.slower(peer, ROOT, PARTS, CLAIMED) == 1.0
     stage = StageTimes(Shard(peer, ROOT, PARTS), Times(CLAIMED, CLAIMED), None)
-    choice._router.beliefs.observed((stage,), Observed(1.0, 0.0, 0, 1.0, 0.0, 10), 0.0)
+    choice.router.beliefs.observed((stage,), Observed(1.0, 0.0, 0, 1.0, 0.0, 10), 0.0)
     assert choice.slower(peer, ROOT, PARTS, CLAIMED) == pytest.approx(1000.0)
     assert choice.slower(peer_of(3), ROOT, PARTS, CLAIMED) == 1.0
     assert choice.slower(peer, ROOT, PARTS, 0.0) == 1.0

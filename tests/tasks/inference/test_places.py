@@ -270,7 +270,7 @@ async def test_what_gives_its_place_and_is_not_free_yet_is_limited(autojump_cloc
             for node in nodes:
                 nursery.start_soon(crowd.open, node)
                 await trio.testing.wait_all_tasks_blocked()
-            assert crowd.stage.stage._endings.freeing <= SESSIONS_PER_STAGE
+            assert crowd.stage.stage.endings.freeing <= SESSIONS_PER_STAGE
             assert len(crowd.sessions) == SESSIONS_PER_STAGE
             slow.set()
 

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from shoal.tasks.inference.surviving.sentlog import Sent, SentBudget, SentLog
+from shoal.tasks.inference.surviving.sentlog import Sent, SentLog
+from shoal.transport.rates import ByteBudget
 
 
-def _log(limit: int = 100) -> tuple[SentLog, SentBudget]:
-    budget = SentBudget(limit)
+def _log(limit: int = 100) -> tuple[SentLog, ByteBudget]:
+    budget = ByteBudget(limit)
     return SentLog(budget), budget
 
 

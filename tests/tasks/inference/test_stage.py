@@ -1520,8 +1520,8 @@ async def test_packed_hidden_states_have_their_own_size_and_names(
             found.append([node.engine.terms[-1] for node in swarm.stages])
             if activations == "exact":
                 await _close_all(swarm)
-                swarm.stages[0].stage.table._closed.clear()
-                swarm.stages[1].stage.table._closed.clear()
+                swarm.stages[0].stage.table.closed.clear()
+                swarm.stages[1].stage.table.closed.clear()
         exact, packed = found
         assert [terms.packed for terms in exact + packed] == [False, False, True, True]
         assert exact[0].names == packed[0].names  # the first stage has tokens
@@ -1605,7 +1605,7 @@ async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock
                 await trio.sleep(1)
             names = b"n" * (62 * NAME_BYTES)
             await link.call("session.close", Close(SESSION, 0).header(), names, timeout=5)
-            stage.stage.table._closed.clear()
+            stage.stage.table.closed.clear()
 
     await _run(swarm, body)
     assert offered.names == [2, 0]

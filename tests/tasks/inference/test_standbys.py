@@ -1,6 +1,7 @@
 """Standbys: replicas with a session that get the KV of the stage that they stand by for."""
 
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ import trio.testing
 from msgspec.structs import replace
 
 from shoal.tasks.defaults import STANDBYS_OF_ONE
-from shoal.tasks.engine.interface import KvRange
+from shoal.tasks.engine.interface import KvRange, Parts
 from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.conversation import standing
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed
+from shoal.tasks.inference.generation import Standby
 from shoal.tasks.inference.session import (
     Change,
     Close,
@@ -24,7 +26,10 @@ from shoal.tasks.inference.session import (
 )
 from shoal.tasks.inference.surviving import copying
 from shoal.tasks.inference.surviving.copying import Copy, Part
+from shoal.tasks.routing.beliefs import Times
+from shoal.tasks.routing.paths import Hop
 from shoal.transport.errors import CallRefused
+from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import ROOT, VOCABULARY, FakeSwarm, Node
 
 PROMPT = "the quick brown fox jumps over the lazy dog, and over it again " * 4
@@ -180,6 +185,39 @@ async def test_a_standby_that_only_a_relay_links_gets_copies_early(
         assert [bool(size) for size in copied] == [False, False, True, False]
 
     await answered.run(deed, at=4.0)
+
+
+@pytest.mark.trio
+async def test_a_node_that_joins_stands_by_soon(autojump_clock: object) -> None:
+    answered = Answered()
+    late = answered.spares[1]
+    answered.swarm.strangers.append(late)
+
+    async def deed() -> None:
+        assert late.stage.sessions == 0
+        await answered.swarm._introduce()
+        await trio.sleep(2.5)  # much less than STANDBY_AGAIN
+        assert late.stage.sessions == 1
+
+    await answered.run(deed, at=3.0)
+
+
+def test_what_a_standby_has_need_not_be_rebuilt() -> None:
+    first, stage, other = (
+        Hop(PeerId(name), Parts(False, 0, 1, False), "float32") for name in "abc"
+    )
+    choice: Any = SimpleNamespace(believed=lambda *_: Times(0.01, 0.01), rate=lambda *_: 1000.0)
+    talk: Any = SimpleNamespace(model=SimpleNamespace(hidden=5))
+    run: Any = SimpleNamespace(
+        route=(first, stage), peers=("a", "b"), computed=1000, standbys=dict[int, Standby]()
+    )
+    none: Any = None
+    standings = standing.Standing(none, none, none, none, choice)
+    assert standings.rebuild_s(talk, run, (first, stage)) == 0.0
+    row_s = 0.01 + 20 / 1000  # computing, and 20 bytes
+    assert standings.rebuild_s(talk, run, (first, other)) == pytest.approx(1000 * row_s)
+    run.standbys[1] = Standby(other, 1, have=900)
+    assert standings.rebuild_s(talk, run, (first, other)) == pytest.approx(100 * row_s)
 
 
 @pytest.mark.trio

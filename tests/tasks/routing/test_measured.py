@@ -120,7 +120,7 @@ def test_a_chain_that_was_not_measured_must_seem_faster_by_more_than_a_guess() -
     router, hops = Router(), [A, B, OTHER_A, OTHER_B]
     router.measured.of(ROOT).note(CHAIN, EVEN, 0.1, MEASURED_TOKENS, 0.0)
     # A token: the round trip between the two, and 1 ms at each.
-    assert chosen(router, around((OTHER_A, OTHER_B, 0.096)), hops) == "ab"
+    assert chosen(router, around((OTHER_A, OTHER_B, 0.0965)), hops) == "ab"
     assert chosen(router, around((OTHER_A, OTHER_B, 0.088)), hops) == "cd"
 
 

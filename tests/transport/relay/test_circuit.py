@@ -320,8 +320,8 @@ async def test_an_end_takes_little_ahead_of_its_link(virtual_time: object) -> No
                     taken += size
                 except BlockingIOError:
                     await near.wait_writable()
-        assert near._stream._core.queued <= AHEAD_BYTES
-        assert not near._stream.is_sendable(LOW_BYTES)
+        assert near.stream._core.queued <= AHEAD_BYTES
+        assert not near.stream.is_sendable(LOW_BYTES)
 
 
 async def test_what_waits_for_a_closed_pipe_ends() -> None:
@@ -363,4 +363,4 @@ async def test_what_a_pipe_says_of_itself() -> None:
         assert near.medium == far.medium == "circuit"
         assert near.remote == far.remote == ("", 0)
         assert near.relay == far.relay == trio_.r.endpoint.peer
-        assert near._stream.priority == far._stream.priority == Priority.ACTIVATION
+        assert near.stream.priority == far.stream.priority == Priority.ACTIVATION

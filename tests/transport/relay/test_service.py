@@ -435,7 +435,7 @@ async def test_circuits_may_not_overtake_the_relay_s_own_calls(
             trio_.r.address, trio_.b.endpoint.peer, timeout=5, priority=Priority.CONTROL
         )
         await until(lambda: trio_.arrived)
-        assert trio_.arrived[0].byte_stream._stream.priority == Priority.ACTIVATION
+        assert trio_.arrived[0].byte_stream.stream.priority == Priority.ACTIVATION
         near.close()
 
 

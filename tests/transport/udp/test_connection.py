@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from shoal.netsim.world import World
 from shoal.transport.host.real import RealHost
+from shoal.transport.rates import ByteBudget
 from shoal.transport.udp import defaults
 from shoal.transport.udp.certificate import QuicCertificate
 from shoal.transport.udp.connection import UdpConnection, Via, configuration
 from shoal.transport.udp.defaults import GAP_BYTES, UdpLimits
-from shoal.transport.udp.window import Extra
 from tests.transport.handshake.test_certificate import HUGE, rsa_certificate
 from tests.transport.pipes import read, write
 from tests.transport.udp.nodes import PORT, joined, link, pair, running
@@ -64,7 +64,7 @@ class Two:
     ) -> None:
         limits = limits or UdpLimits()
         host = RealHost()
-        extra = Extra(limits)
+        extra = ByteBudget(limits.extra_bytes)
         self.now = 1.0
         self.client = UdpConnection(configuration(None, limits), limits, extra)
         self.client.begin(B, SOCKET, self.now)

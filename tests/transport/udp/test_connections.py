@@ -42,7 +42,7 @@ async def test_many_connections_between_two_ports(world: World) -> None:
         for node in (a, b):
             assert not node.port.connections._by_cid
             assert node.port.connections.gate.half_open.count == 0
-            assert node.port.connections._extra.left == UdpLimits().extra_bytes
+            assert node.port.connections.growth.used == 0
 
 
 async def test_an_ended_connection_is_freed_at_once(world: World) -> None:

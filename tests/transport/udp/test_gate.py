@@ -6,6 +6,7 @@ from aioquic.quic.packet import QuicPacketType, pull_quic_header
 
 from shoal.transport.host.real import RealHost
 from shoal.transport.limits import CrowdEntry, HalfOpen, Limits
+from shoal.transport.rates import ByteBudget
 from shoal.transport.udp.connection import UdpConnection, configuration
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.gate import (
@@ -15,7 +16,6 @@ from shoal.transport.udp.gate import (
     _has_token,
     destination,
 )
-from shoal.transport.udp.window import Extra
 from tests.transport.udp.test_connection import SOCKET, B
 
 PLACE = ("203.0.113.7", 4001)
@@ -27,7 +27,7 @@ def make_gate(limits: UdpLimits | None = None, **half_open: int) -> FirstPacketG
 
 def client() -> UdpConnection:
     limits = UdpLimits()
-    made = UdpConnection(configuration(None, limits), limits, Extra(limits))
+    made = UdpConnection(configuration(None, limits), limits, ByteBudget(limits.extra_bytes))
     made.begin(B, SOCKET, 1.0)
     return made
 

@@ -56,7 +56,10 @@ Changes = Mapping[Matrix, list[Trained]]
 def changes_of(
     pairs: Mapping[Module, Pair], wanted: Mapping[Module, Wanted], scale: float, arch: Architecture
 ) -> dict[Matrix, list[Trained]]:
-    """Return the changes of the matrices of one layer, with sums for the wanted derivatives."""
+    """Return the changes of the matrices of one layer, with sums for the wanted derivatives.
+
+    `scale` is the factor of the product of A and B.
+    """
     shapes, found = module_shapes(arch), dict[Matrix, list[Trained]]()
     for matrix, modules in MATRICES.items():
         first = 0

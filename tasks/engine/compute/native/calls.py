@@ -18,8 +18,11 @@ RowsOfBlocks = tuple[Sequence[int], int, int, bool]
 def shape_of(
     sizes: tuple[int, int, int, int, int, int], slots: int, dtype: int, eps: float
 ) -> ModelShape:
-    """Return a model without pointers. `sizes` are layers, hidden, heads, heads of keys, their
-    size, and intermediate."""
+    """Return a model without pointers.
+
+    `sizes` are layers, hidden, heads, heads of keys, their size, and intermediate. `slots` is the
+    number of positions of KV, and `eps` the number that norms add to the mean square.
+    """
     layers = (LayerPointers * sizes[0])()
     return ModelShape(*sizes, slots, dtype, eps, layers)
 
