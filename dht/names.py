@@ -17,9 +17,9 @@ from typing import Final, Protocol
 from ..transport import naming
 from ..transport.identity import PeerId
 from . import defaults
-from .content.library import check_name
-from .content.library import unknown as unknown_model
 from .content.manifest import is_digest
+from .content.modelnames import check_name
+from .content.modelnames import unknown as unknown_model
 from .errors import ModelError
 from .finding import FindingResult
 from .records.key import Key, record_key

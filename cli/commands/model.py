@@ -54,7 +54,7 @@ def add(source: str, name: str | None, data: Path, as_json: bool) -> None:
     from .models.source import asked
 
     if name is not None:
-        from ...dht.content.library import check_new_name
+        from ...dht.content.modelnames import check_new_name
 
         check_new_name(name)
     ask = asked(source, name)

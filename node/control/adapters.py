@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ...dht.content.library import Library, check_new_name
+from ...dht.content.library import Library
 from ...dht.content.manifest import is_digest
+from ...dht.content.modelnames import check_new_name
 from ...dht.errors import ModelError
 from ...dht.exchange.fetch import FetchTerms
 from ...tasks.adapters.adapters import KnownAdapter, spans_of

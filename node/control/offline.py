@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ...dht.content.library import Library, unknown
+from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
+from ...dht.content.modelnames import unknown
 from ...dht.errors import ModelError
 from ...tasks.adapters.adapters import Adapters
 from ...tasks.engine.families import check_model

@@ -297,10 +297,12 @@ class Wanted:
     ) -> None:
         """Record the end of a pull.
 
-        Feeds in `vain` brought nothing, and are not asked of this peer again for a while. Feeds in
-        `left` did not fit into the reply. If all are in `left`, or if the peer has given as many as
-        it gives to one peer, it has used up its own budget for giving feeds of patient kinds, and
-        is not asked for these for a while.
+        Feeds in `vain` brought nothing. This peer is not asked for them again for a while. Feeds in
+        `left` did not fit into the reply.
+
+        A peer has a budget for the feeds of patient kinds that it gives to one peer. The budget is
+        used up if all feeds of the pull are in `left`, or if some are and this node has counted as
+        many as the budget allows. The peer is then not asked for such feeds for a while.
         """
         for place in pull.places:
             self._asked.pop(place, None)

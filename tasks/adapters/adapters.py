@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...dht.content import canonical
-from ...dht.content.library import Library, check_new_name, slug
+from ...dht.content.library import Library
 from ...dht.content.manifest import is_digest
+from ...dht.content.modelnames import check_new_name, slug
 from ...dht.errors import ModelError
 from ...transport import naming
 from ...transport.host.seam import Host

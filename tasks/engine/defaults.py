@@ -48,7 +48,7 @@ PIECE_SECONDS = 0.01  # seconds in which tokens are collected before they are se
 
 DECODE_FACTOR = 4.0  # budget for running texts, as a multiple of the time of a step with one row
 PREFILL_FACTOR = 2.0  # budget with prompts, as a multiple of the time without them …
-PREFILL_OWN_FACTOR = 1.85  # … and where all sessions with work are of one gateway
+PREFILL_OWN_FACTOR = 1.8  # … and where all sessions with work are of one gateway
 STEP_S = 0.02  # every budget is at least this many seconds
 PREFILL_STEP_S = 0.5  # budget in seconds of a step in which no session generates text …
 PREFILL_STEP_FACTOR = 6.0  # … or this multiple of the time of a step with one row, if larger

@@ -104,10 +104,11 @@ class Allotment:
         return going
 
     def check_kept(self, needed: int, part: int, author: str) -> None:
-        """Raise JobsDiskFull if `needed` more bytes of an author must not be kept for it.
+        """Raise JobsDiskFull if `needed` more bytes cannot be kept for an author.
 
-        Kept blobs have a share of the part, so the rows of this node's work always find room. An
-        author gets no more of the share than it leaves free, so the first one cannot take it all.
+        Kept blobs may fill only a share of `part` (bytes), so that the rows of this node's own work
+        always find room. Of that share, an author may take as many bytes as stay free beside it.
+        The first author can therefore take at most half.
         """
         share = int(part * defaults.KEPT_SHARE)
         kept = [blob for blob in self.blobs.values() if blob.kept]

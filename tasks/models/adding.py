@@ -7,8 +7,9 @@ from typing import Final, Literal
 
 from ...dht.content.chunkstore import Progress
 from ...dht.content.folder import json_file
-from ...dht.content.library import Library, check_new_name, slug
+from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
+from ...dht.content.modelnames import check_new_name, slug
 from ...dht.defaults import CONFIG_LIMIT
 from ...dht.errors import ModelError
 from ...transport import naming

@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
-from shoal.dht.content.library import resolve
 from shoal.dht.content.manifest import Manifest
+from shoal.dht.content.modelnames import resolve
 from shoal.dht.errors import ModelError
 from shoal.state.membership.record import Capacity, MemberRecord
 from shoal.transport.identity import PeerId

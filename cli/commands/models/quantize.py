@@ -43,7 +43,7 @@ def quantize(
     from ...progress import Bar
 
     if name is not None:
-        from ....dht.content.library import check_new_name
+        from ....dht.content.modelnames import check_new_name
 
         check_new_name(name)
     with Bar("quantising", "storing") as bar:

@@ -7,6 +7,7 @@
 // are the same beside any other rows, and however a prompt is divided.
 
 const int BLOCK = 16, CHUNK = 64, HEADS = 4;  // HEADS: those of a tile that are computed at once
+const int BLEND_V = W < 16 ? 2 : 4;           // vectors of each of HEADS heads that fit into registers
 const float NONE = -1e30f;                    // a score that counts as none
 
 INLINE vf load_kv(const uint8_t *from, int64_t i, bool wide) {
@@ -31,18 +32,22 @@ static Cache cache_of(const Model *m, const uint8_t *memory, const Piece *piece,
     return {memory + head * m->slots * row, piece->blocks, row, wide};
 }
 
-// Scores of up to HEADS queries for the positions `first` to `end` - 1.
+// Scores of H queries for the positions `first` to `end` - 1.
+template <int H, bool WIDE>
 static void score(const Cache *keys, int64_t first, int64_t end, int64_t D, const float *q,
-                  int heads, float *scores, int64_t ld) {
-    for (int64_t t = first; t < end; t++) {
+                  float *scores, int64_t ld) {
+    for (int64_t t = first; t < end;) {
         const uint8_t *key = keys->at(t);
-        vf sum[HEADS] = {vzero(), vzero(), vzero(), vzero()};
-        for (int64_t d = 0; d < D; d += W) {
-            vf k = load_kv(key, d, keys->wide);
-            for (int h = 0; h < HEADS; h++)  // queries beyond `heads` are zero
-                sum[h] = vfma(load(q + h * D + d), k, sum[h]);
+        int64_t stop = (t / BLOCK + 1) * BLOCK;
+        for (stop = stop < end ? stop : end; t < stop; t++, key += keys->row) {
+            vf sum[H];
+            for (int h = 0; h < H; h++) sum[h] = vzero();
+            for (int64_t d = 0; d < D; d += W) {
+                vf k = load_kv(key, d, WIDE);
+                for (int h = 0; h < H; h++) sum[h] = vfma(load(q + h * D + d), k, sum[h]);
+            }
+            for (int h = 0; h < H; h++) scores[h * ld + t - first] = sum_of(sum[h]);
         }
-        for (int h = 0; h < heads; h++) scores[h * ld + t - first] = sum_of(sum[h]);
     }
 }
 
@@ -63,25 +68,56 @@ static float soften(float *scores, int64_t count) {
     return sum_of(all);
 }
 
-// Sums values by their weights, for 4 vectors of the head at a time.
-static void blend(const Cache *values, int64_t first, int64_t end, int64_t D, const float *weights,
-                  int64_t ld, int heads, const float *sums, float *out) {
-    for (int h = 0; h < heads; h++)
-        for (int64_t d = 0; d < D; d += 4 * W) {
-            vf sum[4] = {vzero(), vzero(), vzero(), vzero()};
-            int width = (int)((D - d) / W < 4 ? (D - d) / W : 4);
-            for (int64_t t = first; t < end; t++) {
-                const uint8_t *value = values->at(t);
+// Sums N vectors of the values, from element `d` of the head on, by the weights of H queries.
+template <int H, int N, bool WIDE>
+static void blend(const Cache *values, int64_t first, int64_t end, int64_t D, int64_t d,
+                  const float *weights, int64_t ld, const float *sums, float *out) {
+    vf sum[H][N];
+    for (int h = 0; h < H; h++)
+        for (int v = 0; v < N; v++) sum[h][v] = vzero();
+    for (int64_t t = first; t < end;) {
+        const uint8_t *value = values->at(t);
+        int64_t stop = (t / BLOCK + 1) * BLOCK;
+        for (stop = stop < end ? stop : end; t < stop; t++, value += values->row) {
+            vf some[N];
+            for (int v = 0; v < N; v++) some[v] = load_kv(value, d + v * W, WIDE);
+            for (int h = 0; h < H; h++) {
                 vf weight = splat(weights[h * ld + t - first]);
-                if (width == 4)
-                    for (int v = 0; v < 4; v++)
-                        sum[v] = vfma(weight, load_kv(value, d + v * W, values->wide), sum[v]);
-                else
-                    for (int v = 0; v < width; v++)
-                        sum[v] = vfma(weight, load_kv(value, d + v * W, values->wide), sum[v]);
+                for (int v = 0; v < N; v++) sum[h][v] = vfma(weight, some[v], sum[h][v]);
             }
-            for (int v = 0; v < width; v++) store(out + h * D + d + v * W, sum[v] / splat(sums[h]));
         }
+    }
+    for (int h = 0; h < H; h++)
+        for (int v = 0; v < N; v++) store(out + h * D + d + v * W, sum[h][v] / splat(sums[h]));
+}
+
+// H heads of a row that share keys, from scaled queries on.
+template <int H, bool WIDE>
+static void attend_heads(const Cache *keys, const Cache *values, int64_t first, int64_t end,
+                         int64_t D, const float *q, float *scores, int64_t ld, float *out) {
+    const int MOST = BLEND_V;
+    score<H, WIDE>(keys, first, end, D, q, scores, ld);
+    float sums[H];
+    for (int h = 0; h < H; h++) sums[h] = soften(scores + h * ld, end - first);
+    int64_t d = 0;
+    for (; d + MOST * W <= D; d += MOST * W)
+        blend<H, MOST, WIDE>(values, first, end, D, d, scores, ld, sums, out);
+    if (MOST > 2)
+        for (; d + 2 * W <= D; d += 2 * W)
+            blend<H, 2, WIDE>(values, first, end, D, d, scores, ld, sums, out);
+    for (; d < D; d += W) blend<H, 1, WIDE>(values, first, end, D, d, scores, ld, sums, out);
+}
+
+template <bool WIDE>
+static void attend_heads(int heads, const Cache *keys, const Cache *values, int64_t first,
+                         int64_t end, int64_t D, const float *q, float *scores, int64_t ld,
+                         float *out) {
+    switch (heads) {
+        case 1: attend_heads<1, WIDE>(keys, values, first, end, D, q, scores, ld, out); break;
+        case 2: attend_heads<2, WIDE>(keys, values, first, end, D, q, scores, ld, out); break;
+        case 3: attend_heads<3, WIDE>(keys, values, first, end, D, q, scores, ld, out); break;
+        default: attend_heads<4, WIDE>(keys, values, first, end, D, q, scores, ld, out); break;
+    }
 }
 
 static void attend_row(const Attending *a, const Piece *piece, int64_t kv_head) {
@@ -97,12 +133,10 @@ static void attend_row(const Attending *a, const Piece *piece, int64_t kv_head) 
     for (int64_t h = 0; h < share; h += HEADS) {
         int some = (int)(share - h < HEADS ? share - h : HEADS);
         int64_t at = (piece->row * m->heads + kv_head * share + h) * D;
-        memset(q, 0, HEADS * D * 4);
         for (int64_t d = 0; d < some * D; d += W) store(q + d, load(a->queries + at + d) * scale);
-        score(&keys, first, end, D, q, some, scores, ld);
-        float sums[HEADS];
-        for (int i = 0; i < some; i++) sums[i] = soften(scores + i * ld, end - first);
-        blend(&values, first, end, D, scores, ld, some, sums, a->out + at);
+        if (keys.wide)
+            attend_heads<true>(some, &keys, &values, first, end, D, q, scores, ld, a->out + at);
+        else attend_heads<false>(some, &keys, &values, first, end, D, q, scores, ld, a->out + at);
     }
 }
 

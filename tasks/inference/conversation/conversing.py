@@ -134,8 +134,8 @@ class Conversation:
     async def _hear(self, run: GenerationRun, watch: Watch, pace: float) -> list[Item]:
         """Wait for items of the session and return them. Tokens are collected for `pace` seconds.
 
-        Returns nothing if stages have missed their deadline: `run.suspects`. Raises SessionError
-        `silent` after TOKEN_TIMEOUT.
+        Returns an empty list if stages have missed their deadline; they are in `run.suspects`.
+        Raises SessionError `silent` after TOKEN_TIMEOUT seconds.
         """
         while True:
             items = await run.heard(watch.pause(), pace)

@@ -16,7 +16,7 @@ from .talk import Talk
 
 
 class Windows:
-    """Drafts for the sessions of one gateway, as they are sent."""
+    """Makes drafts for the sessions of one gateway, and sends them to the chains in windows."""
 
     def __init__(self, courier: Courier, drafting: Drafting) -> None:
         self._courier = courier

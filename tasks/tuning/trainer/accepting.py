@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....dht.content.library import check_new_name, slug
+from ....dht.content.modelnames import check_new_name, slug
 from ....state.defaults import JOB_PRIORITY
 from ....transport import naming
 from ....transport.host.seam import Host

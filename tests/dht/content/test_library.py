@@ -11,8 +11,9 @@ import pytest
 
 from shoal.dht.content import library as library_module
 from shoal.dht.content.folder import CheckShapes
-from shoal.dht.content.library import Library, check_name, resolve, slug
+from shoal.dht.content.library import Library
 from shoal.dht.content.manifest import Manifest
+from shoal.dht.content.modelnames import check_name, resolve, slug
 from shoal.dht.errors import ChunkMissing, ModelError, NotEnoughDisk
 from shoal.transport.errors import ShoalError
 from shoal.transport.host.real import RealHost

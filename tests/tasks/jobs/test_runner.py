@@ -404,7 +404,7 @@ async def test_outputs_of_pieces_that_were_given_up_are_bounded(
     node = Node()
     monkeypatch.setattr(defaults, "OUTPUTS_KEPT", 3000)
     for number in range(20):
-        with trio.move_on_after(1.5):
+        with trio.move_on_after(1.0 + 16 * defaults.ROW_PAUSE):  # half of the rows are done
             await node.run(replace(many(32), id=f"{number:064x}"))
     pieces = node.shop.outputs._pieces
     assert pieces is not None
