@@ -23,7 +23,7 @@ _BUCKET: Final = b"shoal/digest/bucket/1"
 _ROOT: Final = b"shoal/digest/root/1"
 _TOP: Final = b"shoal/digest/top/1"
 _ROW: Final = struct.Struct(f">{KEY_BYTES}sQQ32s")
-"""An author's key and head. RateLimiter hashes cover these bytes. Packed rows take less memory than
+"""An author's key and head. Bucket hashes cover these bytes. Packed rows take less memory than
 objects."""
 
 

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.gateway import GenerateRequest, Routed
 from shoal.tasks.inference.generation import GenerationRun, RunTimes
 from shoal.tasks.routing.defaults import MEASURED_LEAST, MEASURED_TOKENS
 from shoal.tasks.routing.measured import MeasuredModel
 from shoal.tasks.routing.paths import Hop
+from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import ROOT, FakeSwarm
 from tests.tasks.inference.test_standbys import NoTurn
 
@@ -70,3 +72,25 @@ async def test_jobs_teach_nothing_of_chains(autojump_clock: object) -> None:
     """Many of them are answered at once, and each takes longer for that."""
     measured, _ = await measured_after(turn=NoTurn(), job="ab" * 32)
     assert measured.latest() == []
+
+
+@pytest.mark.trio
+async def test_a_stage_that_is_no_member_any_more_teaches_nothing(autojump_clock: object) -> None:
+    """Nothing is predicted of it, so the others would count for what it took."""
+    swarm, model = FakeSwarm((4, 8)), SimpleNamespace(root=ROOT, arch=None)
+
+    async def body(_: FakeSwarm) -> None:
+        await trio.lowlevel.checkpoint()
+        first, last = Parts(True, 0, 4, False), Parts(False, 4, 8, True)
+        own = Hop(swarm.client.peer, first, "float32")
+        for peer in (PeerId("gone"), swarm.stages[1].peer):
+            route = own, Hop(peer, last, "float32")
+            run = GenerationRun(b"s" * 16, route, [1], 200, 0.0)
+            run.times = times(*[0.1] * 20)
+            choice = swarm.client.gateway.choice
+            choice.measure(run, model)  # type: ignore[arg-type]
+            known.append(len(choice.router.measured.of(ROOT).latest()))
+
+    known = list[int]()
+    await swarm.run(body)
+    assert known == [0, 1]

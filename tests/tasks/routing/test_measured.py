@@ -116,6 +116,13 @@ def test_a_chain_that_was_measured_counts_before_one_that_only_seems_faster() ->
     assert chosen(router, view, hops, now=1.0) == "ab"
 
 
+def test_a_measured_chain_is_not_chosen_once_one_of_its_stages_is_gone() -> None:
+    router, view = Router(), around((OTHER_A, OTHER_B, 0.1))
+    router.measured.of(ROOT).note(CHAIN, EVEN, 0.001, MEASURED_TOKENS, 0.0)
+    assert chosen(router, view, [A, B, OTHER_A, OTHER_B]) == "ab"
+    assert chosen(router, view, [A, OTHER_A, OTHER_B]) == "cd"
+
+
 def test_a_chain_that_was_not_measured_must_seem_faster_by_more_than_a_guess() -> None:
     router, hops = Router(), [A, B, OTHER_A, OTHER_B]
     router.measured.of(ROOT).note(CHAIN, EVEN, 0.1, MEASURED_TOKENS, 0.0)
