@@ -1,6 +1,7 @@
 """Read access to the state for commands: facts and history of feeds, and a check of the store."""
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import trio
@@ -137,13 +138,14 @@ class Inspection:
     async def _verified(self) -> Verified:
         found = Verified()
         lost = list[FeedName]()
-        async for batch in self._committer.load(lost):
-            for feed in batch:
-                found.feeds += 1
-                found.entries += len(feed.entries)
-                found.bytes += feed.size
-            for name in await self._host.offload(_damaged, batch):
-                found.damaged.append(name)
+        async with aclosing(self._committer.load(lost)) as batches:
+            async for batch in batches:
+                for feed in batch:
+                    found.feeds += 1
+                    found.entries += len(feed.entries)
+                    found.bytes += feed.size
+                for name in await self._host.offload(_damaged, batch):
+                    found.damaged.append(name)
         found.feeds += len(lost)  # they were dropped while loading
         found.damaged += lost
         if found.damaged:

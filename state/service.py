@@ -6,7 +6,7 @@ views then show the fact.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from math import inf
 
 import trio
@@ -340,14 +340,9 @@ class State:
         """
         while isinstance(self.replica.archive, DiskArchive):
             try:
-                async for batch in self.committer.load():
-                    for stored in batch:
-                        author = stored.name.author
-                        with self._endpoint.guard.around(author):
-                            async with self.replication.turn():
-                                await self._shown(stored)
-                        await trio.lowlevel.checkpoint()
-                    self._host.keep_memory()
+                async with aclosing(self.committer.load()) as batches:
+                    async for batch in batches:
+                        await self._show_batch(batch)
                 break
             except StoreRefused:
                 self.shown.set()
@@ -355,6 +350,14 @@ class State:
             except trio.ClosedResourceError:
                 return  # this node is ending
         self.shown.set()
+
+    async def _show_batch(self, batch: Sequence[StoredFeed]) -> None:
+        for stored in batch:
+            with self._endpoint.guard.around(stored.name.author):
+                async with self.replication.turn():
+                    await self._shown(stored)
+            await trio.lowlevel.checkpoint()
+        self._host.keep_memory()
 
     async def _shown(self, stored: StoredFeed) -> None:
         key, plot = public_key_of(stored.name.author), (stored.name.kind, stored.name.part)

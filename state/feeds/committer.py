@@ -15,7 +15,7 @@ dropped. Both are reported, so that the feeds are fetched from peers again.
 import errno
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -295,7 +295,9 @@ class Committer:
 
     # Reading.
 
-    async def load(self, damaged: list[FeedName] | None = None) -> AsyncIterator[list[StoredFeed]]:
+    async def load(
+        self, damaged: list[FeedName] | None = None
+    ) -> AsyncGenerator[list[StoredFeed], None]:
         """Yield all feeds with their entries, a few feeds at a time.
 
         Damaged feeds are dropped, reported as lost, and added to `damaged`. If the whole file is

@@ -70,9 +70,9 @@ def split(costs: Costs, order: Sequence[int], sessions: int, slack: int = 0) -> 
     if slack:
         key = tuple(order), sessions
         if key not in costs.evenest:
-            costs.evenest[key] = _evenest(costs, order, rooms, at)
+            costs.evenest[key] = evenest(costs, order, rooms, at)
         even = costs.evenest[key]
-        rooms = _within(costs, order, rooms, at, even * slack // 4)
+        rooms = within(costs, order, rooms, at, even * slack // 4)
     counts = [1] * count
     left = costs.layers - count
     for number in sorted(range(count), key=lambda n: (costs.layer[order[n]][at], order[n])):
@@ -83,7 +83,7 @@ def split(costs: Costs, order: Sequence[int], sessions: int, slack: int = 0) -> 
     return dict(zip(order, pairwise(cuts), strict=True)) if not left else {}
 
 
-def _evenest(costs: Costs, order: Sequence[int], rooms: Sequence[int], at: int) -> int:
+def evenest(costs: Costs, order: Sequence[int], rooms: Sequence[int], at: int) -> int:
     """Return the nanoseconds of the slowest step in the split with the shortest slowest step.
 
     Each machine has one layer. Each further one goes to the machine that is then the quickest with
@@ -105,7 +105,7 @@ def _evenest(costs: Costs, order: Sequence[int], rooms: Sequence[int], at: int) 
     return took
 
 
-def _within(
+def within(
     costs: Costs, order: Sequence[int], rooms: Sequence[int], at: int, limit: int
 ) -> list[int]:
     """Return how many layers each machine computes within `limit` nanoseconds, 1 at least."""

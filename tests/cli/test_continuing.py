@@ -91,6 +91,8 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[tuple[str, str]]:
     number = ""
     try:
         for line in response:
+            if not line.endswith(b"\n"):  # the connection has ended within it
+                return
             name, _, value = line.decode().rstrip("\n").partition(": ")
             if name == "id":
                 number = value

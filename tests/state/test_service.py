@@ -1,6 +1,7 @@
 """The whole state of nodes, with stores on simulated disks and links in memory."""
 
 import errno
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from shoal.state.feeds.committer import DISK
 from shoal.state.feeds.digest import Plot
 from shoal.state.feeds.entry import Proof
 from shoal.state.feeds.store import Store
+from shoal.state.feeds.stored import StoredFeed
 from shoal.state.feeds.writer import WrittenFacts
 from shoal.state.membership.record import ModelName
 from shoal.state.replication.gossip import PULL, encode_heads, told
@@ -266,6 +268,31 @@ def test_a_full_disk_holds_back_own_facts_only() -> None:
         await one.start()
         await trio.sleep(1)
         assert one.names(two) == ["other"]
+
+    run(body)
+
+
+def test_a_node_that_ends_while_it_shows_its_feeds_ends_the_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the garbage collector finds the generator, and trio warns."""
+    reached: list[str] = []
+
+    async def never(_state: State, stored: StoredFeed) -> None:
+        reached.append(stored.name.kind)
+        await trio.sleep_forever()
+
+    async def body(swarm: Swarm) -> None:
+        one = await swarm.node()
+        one.state.set("models", "mine", MODEL)
+        await trio.sleep(defaults.WRITE_HOLD + 3)
+        await one.stop()
+        monkeypatch.setattr(State, "_shown", never)
+        await one.start()
+        await trio.sleep(1)
+        await one.stop()
+        assert reached
+        gc.collect()
 
     run(body)
 

@@ -154,15 +154,15 @@ class RealFiles:
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
         with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # concurrent syncs are combined into one
             list(pool.map(_sync, _shared_out([staged for staged, _ in moves])))
-            folders = list(dict.fromkeys(path.parent for _, path in moves))
-            made = {folder.parent for folder in folders if not folder.is_dir()}
+            folders = dict.fromkeys(path.parent for _, path in moves)
             for folder in folders:
                 folder.mkdir(mode=0o700, exist_ok=True)
             for staged, path in moves:
                 with suppress(FileNotFoundError):
                     os.replace(staged, path)
-            list(pool.map(_sync, _shared_out(folders)))
-            _sync(made)  # once, not for each folder: a sync takes milliseconds
+            # A process that made a folder may have been killed before it had synced the name.
+            above = dict.fromkeys(folder.parent for folder in folders)
+            list(pool.map(_sync, _shared_out([*(folders | above)])))
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:
         try:

@@ -72,9 +72,9 @@ class FirstPacketGate:
         In a flood only some datagrams are examined. First packets with a token have a limit of
         their own, so that a flood without tokens does not affect them.
         """
-        if not self._looks[_has_token(data)].take(now):
+        if not self._looks[has_token(data)].take(now):
             return None
-        header = _first_packet(data)
+        header = initial_header(data)
         if header is None:
             return None
         original, retried = header.destination_cid, None
@@ -117,7 +117,7 @@ class FirstPacketGate:
         )
 
 
-def _has_token(data: bytes) -> bool:
+def has_token(data: bytes) -> bool:
     """Return whether a packet claims to have a token. The length of the token follows the two
     connection ids."""
     at = 6 + (data[5] if len(data) > 5 else 0)
@@ -125,7 +125,7 @@ def _has_token(data: bytes) -> bool:
     return len(data) > at and data[at] > 0
 
 
-def _first_packet(data: bytes) -> QuicHeader | None:
+def initial_header(data: bytes) -> QuicHeader | None:
     """Return the header of a client's first packet, or None for any other datagram."""
     if len(data) < defaults.INITIAL_BYTES or data[0] & 0xC0 != 0xC0:
         return None

@@ -42,7 +42,7 @@ class Advancing:
         version = self._directory.version
         while talk.moves < MOVES:
             await trio.sleep(MOVE_LOOK)
-            route = self._faster(talk, run)
+            route = await self._faster(talk, run)
             if route and await self._standing.prepare(talk, run, route):
                 run.items.put(Faster(route))
                 return
@@ -50,7 +50,7 @@ class Advancing:
                 with trio.move_on_after(MOVE_AGAIN):
                     version = await self._directory.changed(version)
 
-    def _faster(self, talk: Talk, run: GenerationRun) -> tuple[Hop, ...]:
+    async def _faster(self, talk: Talk, run: GenerationRun) -> tuple[Hop, ...]:
         """Return a chain of other replicas that is so much faster that a move pays, or an empty
         chain.
 
@@ -62,22 +62,26 @@ class Advancing:
         if not now_s or not left:
             return ()
         self._choice.measure(run, talk.model)
-        route, then_s = self._best(talk, run)
+        route, then_s = await self._best(talk, run)
         saved = left * measured * (1 - then_s / now_s)
         if then_s > MOVE_RATIO * now_s or route == run.route:
             return ()
         paid = saved >= MOVE_PAUSE + self._standing.rebuild_s(talk, run, route)
         return route if paid else ()
 
-    def _best(self, talk: Talk, run: GenerationRun) -> tuple[tuple[Hop, ...], float]:
+    async def _best(self, talk: Talk, run: GenerationRun) -> tuple[tuple[Hop, ...], float]:
         """Return the fastest chain of stages and replicas with known links, and its seconds for a
         token.
 
         It was measured, or differs in one place or two from the present one: others are reached by
-        further moves.
+        further moves. Other tasks run between the places: a long chain with many replicas would
+        stall them.
         """
         best = run.route, self._choice.token_s(run.route, talk.model)
-        replicas = [self._replicas(talk, hop) for hop in run.route]
+        replicas = list[list[Hop]]()
+        for hop in run.route:
+            await trio.lowlevel.checkpoint()
+            replicas.append(self._replicas(talk, hop))
         for chain in self._choice.measured(talk.model):
             if _consists(chain, run.route, replicas):
                 seconds = self._choice.token_s(chain, talk.model)
@@ -85,6 +89,7 @@ class Advancing:
         for _ in range(2):
             base, taken = best[0], {hop.peer for hop in best[0]}
             for place, others in enumerate(replicas):
+                await trio.lowlevel.checkpoint()
                 for other in (each for each in others if each.peer not in taken):
                     route = (*base[:place], other, *base[place + 1 :])
                     seconds = self._choice.token_s(route, talk.model)

@@ -24,6 +24,10 @@ from .talk import lost_stage
 _GONE = frozenset({"unknown-session", "session-closed"})
 """Codes of a stage that has lost a session, because its daemon was restarted."""
 
+_ROUNDING = 1e-4
+"""Seconds by which sums and differences of times differ, at most. Without it, a round that ends at
+the deadline may seem to end before it, and the next one comes a second later."""
+
 _UNKNOWN = StageState(0, 0)
 """State of a stage that answers with a refusal: it is alive, and says no more than that."""
 
@@ -124,7 +128,7 @@ class Watch:
             return
         for index, why in answers.gone.items():
             run.fail(lost_stage(run, run.peers[index], why, cause="shard-gone"))
-        silence = self._asked - heard
+        silence = self._asked - heard + _ROUNDING
         if run.pace.crawls:  # a chain that cannot be replaced is asked less and less often
             self._crawl_look *= 2
             silence = max(silence, run.pace.crawled(self._asked))

@@ -201,7 +201,7 @@ class JobSeals:
         data = pack_outcome(outcome)
         if len(data) > LONGEST:
             data = pack_outcome(failed("too-large", f"the output has {len(data)} bytes"))
-        seed, place = self._host.entropy(envelopes.SEED_BYTES), _output_place(job, self._own)
+        seed, place = self._host.entropy(envelopes.SEED_BYTES), output_place(job, self._own)
         try:
             return envelopes.seal_for(keys.box, data, place, seed, defaults.RESULT_BYTES)
         except ValueError:  # a point of low order: the author cannot open anything anyway
@@ -217,7 +217,7 @@ class JobSeals:
         Raises Unsealable or BadOutcome if it is none.
         """
         try:
-            data = envelopes.open_for(self._box(job.whole), envelope, _output_place(job, claimant))
+            data = envelopes.open_for(self._box(job.whole), envelope, output_place(job, claimant))
         except Unopened:
             raise Unsealable(f"the output of {piece_words(job)} cannot be opened") from None
         outcome = read_long_outcome(data)
@@ -257,6 +257,6 @@ def _input_place(domain: bytes, job: Job, lines: Lines) -> bytes:
     return _place(domain, job) + lines[0].to_bytes(8) + lines[1].to_bytes(8)
 
 
-def _output_place(job: Job, claimant: PeerId) -> bytes:
+def output_place(job: Job, claimant: PeerId) -> bytes:
     """Return the context of an output. The hash of the spec stands for its rows and options."""
     return _place(_OUTPUT, job) + hashlib.sha256(job.spec).digest() + public_key_of(claimant)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Octets = NDArray[np.uint8]
-_SPARE: Final = 8  # pieces that wait to be used again, of whichever sizes peers have sent
+SPARE: Final = 8  # pieces that wait to be used again, of whichever sizes peers have sent
 
 
 class SpareMemory:
@@ -20,7 +20,7 @@ class SpareMemory:
     that, any more."""
 
     def __init__(self) -> None:
-        self._spare = deque[Octets](maxlen=_SPARE)
+        self._spare = deque[Octets](maxlen=SPARE)
 
     def octets(self, size: int) -> Octets:
         """Return an array of `size` bytes, whose content is arbitrary."""

@@ -18,7 +18,7 @@ from shoal.tasks.engine.compute.backward.pacing import (
     product,
     reverse,
 )
-from shoal.tasks.engine.compute.backward.shardpass import ShardTuner, _finite
+from shoal.tasks.engine.compute.backward.shardpass import ShardTuner, finite
 from shoal.tasks.engine.compute.model import ShardModel
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.errors import EngineError
@@ -296,7 +296,7 @@ def test_values_that_are_not_finite_are_found_and_large_sums_are_not_such(
     dtype: torch.dtype,
 ) -> None:
     values = torch.full((100,), 3e38, dtype=dtype)
-    assert _finite(values) and _finite(values[:0])
+    assert finite(values) and finite(values[:0])
     for bad in (torch.nan, torch.inf, -torch.inf):
-        assert not _finite(torch.cat((values, torch.tensor([bad, -torch.inf], dtype=dtype))))
-        assert not _finite(torch.tensor([1.0, bad], dtype=dtype))
+        assert not finite(torch.cat((values, torch.tensor([bad, -torch.inf], dtype=dtype))))
+        assert not finite(torch.tensor([1.0, bad], dtype=dtype))

@@ -139,15 +139,39 @@ class Remembered(Crowd):
         return {"ab": 0.2, "cd": 0.1, "agone": 0.05}.get("".join(hop.peer for hop in chain), 0.9)
 
 
-def test_an_answer_moves_to_a_measured_chain_that_no_single_step_leads_to() -> None:
+@pytest.mark.trio
+async def test_an_answer_moves_to_a_measured_chain_that_no_single_step_leads_to() -> None:
     crowd = Remembered()
     talk, run = SimpleNamespace(left=(), model=None), SimpleNamespace(route=tuple(crowd.hops[:2]))
-    assert crowd.advancing._best(talk, run) == (tuple(crowd.hops[2:]), 0.1)  # type: ignore[arg-type]
+    found = await crowd.advancing._best(talk, run)  # type: ignore[arg-type]
+    assert found == (tuple(crowd.hops[2:]), 0.1)
 
 
-def test_a_crowd_of_replicas_does_not_stall_the_loop() -> None:
+@pytest.mark.trio
+async def test_a_crowd_of_replicas_does_not_stall_the_loop() -> None:
     crowd = Crowd(300)
     first, last = crowd.hops[0], crowd.hops[-1]
     talk, run = SimpleNamespace(left=(), model=None), SimpleNamespace(route=(last,))
-    assert crowd.advancing._best(talk, run)[0] == (first,)  # type: ignore[arg-type]
+    assert (await crowd.advancing._best(talk, run))[0] == (first,)  # type: ignore[arg-type]
     assert crowd.predicted <= 2 * MOVE_REPLICAS + 1
+
+
+@pytest.mark.trio
+async def test_a_long_chain_does_not_stall_the_loop() -> None:
+    """Other tasks run after the replicas of each place, or of two."""
+    crowd, most, done = Crowd(64), 0, False
+    talk = SimpleNamespace(left=(), model=None)
+    run = SimpleNamespace(route=tuple(crowd.hops[32:]))
+
+    async def look() -> None:
+        nonlocal most
+        before = 0
+        while before < crowd.predicted or not done:
+            most, before = max(most, crowd.predicted - before), crowd.predicted
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await crowd.advancing._best(talk, run)  # type: ignore[arg-type]
+        done = True
+    assert most <= 2 * MOVE_REPLICAS + 1 < crowd.predicted // 3

@@ -3,13 +3,16 @@
 from typing import cast
 
 import pytest
+import trio
 
+from shoal.tasks.defaults import SPAN_DEADLINE
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.conversation.watch import Watch, late_stages
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.generation import GenerationRun
 from shoal.tasks.inference.routing import Hop
 from shoal.tasks.inference.session import StageState
+from shoal.transport.errors import CallRefused
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_swarm import peer_of
 
@@ -113,3 +116,33 @@ def test_stages_that_answered_before_the_deadline_are_asked_again_at_it() -> Non
     assert clock.at + watch.pause() == pytest.approx(2.01, abs=0.01)
     watch._asked = clock.at = 2.05
     assert watch.pause() == pytest.approx(1.0), "and then each second"
+
+
+class Silent:
+    """A courier whose peers never answer."""
+
+    async def call(self, *_: object, timeout: float) -> None:
+        await trio.sleep(timeout)
+        raise CallRefused("timeout", "no answer")
+
+
+class Now:
+    def now(self) -> float:
+        return trio.current_time()
+
+
+@pytest.mark.trio
+async def test_a_silent_stage_is_late_at_the_deadline_whatever_the_time_is(
+    autojump_clock: object,
+) -> None:
+    """Sums of times are rounded: 7.212 + 1 - 7.212 is less than 1."""
+    await trio.sleep(100)
+    for _ in range(200):
+        await trio.sleep(0.0123)
+        run = GenerationRun(bytes(16), ROUTE, [1, 2, 3], 8, now=trio.current_time())
+        heard = trio.current_time()
+        watch = Watch(cast(Host, Now()), cast(Courier, Silent()), run)
+        await trio.sleep(watch.pause())
+        await watch.look()
+        assert run.suspects == {*PEERS}
+        assert trio.current_time() - heard == pytest.approx(SPAN_DEADLINE)

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from shoal.tasks.placement.chains import _evenest, _within
+from shoal.tasks.placement.chains import evenest, within
 from shoal.tasks.placement.fleet import Costs
 from shoal.tasks.placement.predict import NOTHING, TokenRates, better_rate, rate_of
 from tests.tasks.placement.fleets import costs, machine
@@ -23,9 +23,9 @@ def test_the_evenest_split_is_what_trying_every_limit_finds() -> None:
         if sum(rooms) < LAYERS:
             continue
         order = range(len(rooms))
-        limit = _evenest(found, order, rooms, 0)
-        assert sum(_within(found, order, rooms, 0, limit)) >= LAYERS
-        assert limit == 1 or sum(_within(found, order, rooms, 0, limit - 1)) < LAYERS
+        limit = evenest(found, order, rooms, 0)
+        assert sum(within(found, order, rooms, 0, limit)) >= LAYERS
+        assert limit == 1 or sum(within(found, order, rooms, 0, limit - 1)) < LAYERS
 
 
 def test_a_rate_that_is_compared_first_is_the_same_later() -> None:

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 import trio
 
 from shoal.transport.errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
+from shoal.transport.host import realfiles
 from shoal.transport.host.blank import blank
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import FolderEntry
@@ -417,6 +418,26 @@ def test_staged_files_settle_together(tmp_path: Path) -> None:
     names = {entry.name for n in "012" for entry in files.list(tmp_path / n)}
     assert names == {str(n) for n in range(19)}
     assert files.read(tmp_path / "0" / "3", limit=10) == b"data"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_settled_files_are_synced_before_their_move_and_all_folders_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """The folder above is synced even if the folder of the files is there: the process that made
+    it may have ended before that sync."""
+    staged, folder, synced = tmp_path / ".0.new", tmp_path / "folder", list[tuple[Path, bool]]()
+    if there:
+        folder.mkdir()
+    FILES.stage(staged, b"data")
+
+    def sync(paths: Iterable[Path]) -> None:
+        synced.extend((path, (folder / "0").exists()) for path in paths)
+
+    monkeypatch.setattr(realfiles, "_sync", sync)
+    FILES.settle([(staged, folder / "0")])
+    assert synced[0] == (staged, False)
+    assert {*synced[1:]} == {(folder, True), (tmp_path, True)}
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 2**20, 2**20 + 5])

@@ -203,9 +203,11 @@ def test_a_ping_or_its_pong_puts_off_the_tick() -> None:
 
 def test_the_tick_for_a_pong_is_not_put_off() -> None:
     made = connection()
-    due = made.tick(0.0)
+    made.ponged(1 + 1, 0.0)
+    due = made.tick(made.tick(0.0))
+    made.heard = 2.2
     made.pong(7)
-    assert made.ease(due) == due
+    assert made.ease(due) == due == 2.5, "when the pong of the ping at 2.0 is overdue"
 
 
 def test_the_tick_for_frames_in_flight_is_put_off_to_their_time() -> None:

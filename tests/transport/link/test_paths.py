@@ -330,6 +330,21 @@ async def test_a_second_path_of_the_same_kind_is_dropped(
 
 
 @pytest.mark.trio
+async def test_a_pong_on_one_path_does_not_put_off_the_tick_of_another(
+    virtual_time: trio.testing.MockClock,
+) -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b):
+        link = await relayed_link(a, b)
+        await second_path(a, b, PathKind.DIRECT)
+        for _ in range(200):
+            await trio.sleep(0.1)
+            for end in (link, b.up[0]):
+                assert end.due <= min(path.due for path in end.paths)
+        assert len(link.status.paths) == 2
+
+
+@pytest.mark.trio
 async def test_either_side_may_bring_the_next_path() -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):

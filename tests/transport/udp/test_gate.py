@@ -12,9 +12,9 @@ from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.gate import (
     FirstPacketGate,
     Welcome,
-    _first_packet,
-    _has_token,
     destination,
+    has_token,
+    initial_header,
 )
 from tests.transport.udp.test_connection import SOCKET, B
 
@@ -145,9 +145,9 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, limits: UdpLimits) -> tuple[int, 
     def count(data: bytes) -> object:
         nonlocal looks
         looks += 1
-        return _first_packet(data)
+        return initial_header(data)
 
-    monkeypatch.setattr("shoal.transport.udp.gate._first_packet", count)
+    monkeypatch.setattr("shoal.transport.udp.gate.initial_header", count)
     data, answer = peer.transmit(1.0)[0][0], b""
     for n in range(5000):
         found = gate.admit(data, PLACE if n < 200 else (f"198.51.{n % 200}.7", 1), 10 + n / 5000)
@@ -173,10 +173,10 @@ def test_without_that_each_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_has_a_token_says_so() -> None:
     head = b"\xc0" + bytes(4)
-    assert _has_token(head + b"\x02ab\x01c\x40\x50")
-    assert not _has_token(head + b"\x02ab\x01c\x00")
+    assert has_token(head + b"\x02ab\x01c\x40\x50")
+    assert not has_token(head + b"\x02ab\x01c\x00")
     for size in range(len(head) + 5):
-        assert not _has_token((head + b"\x02ab\x01c\x40")[:size])
+        assert not has_token((head + b"\x02ab\x01c\x40")[:size])
 
 
 def greedy(sources: int) -> tuple[int, bool]:

@@ -110,7 +110,7 @@ class ShardTuner:
         if len(data) != _FLOAT * sum(sizes):
             raise EngineError("bad-adapter", f"{len(data)} bytes are not the adapter's tensors")
         values = torch.frombuffer(data, dtype=torch.float32) if data else torch.empty(0)
-        if not _finite(values):
+        if not finite(values):
             raise EngineError("bad-adapter", "the adapter has values that are not finite")
         values = self.model.device.upload(values)
         first, count = self.parts.start, terms.values(self.arch)
@@ -287,7 +287,7 @@ class TorchPass:
         download = self._tuner.model.device.download
         parts = []
         for each in found:
-            if not _finite(each):
+            if not finite(each):
                 raise EngineError("not-finite", "a result of the pass is not finite")
             parts.append(raw_bytes(download(each.contiguous())))
         self._data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -329,7 +329,7 @@ def _ids(raw: memoryview, tuner: ShardTuner, least: int) -> torch.Tensor:
 def _states(raw: memoryview, tuner: ShardTuner, order: PassOrder) -> torch.Tensor:
     """Return positions x hidden in float32. Raises EngineError `not-finite`."""
     values = torch.frombuffer(raw, dtype=TORCH_DTYPES[order.wire]).view(-1, tuner.arch.hidden)
-    if not _finite(values):
+    if not finite(values):
         raise EngineError("not-finite", "the input has values that are not finite")
     return tuner.model.device.upload(values.float())
 
@@ -358,7 +358,7 @@ def _heads(arch: Architecture) -> int:
     return (arch.heads + 2 * arch.kv_heads) * arch.head_dim
 
 
-def _finite(values: torch.Tensor) -> bool:
+def finite(values: torch.Tensor) -> bool:
     """Return whether all values are finite. Their sum says so ten times as fast, but may
     overflow."""
     total = values.sum(dtype=torch.float32)

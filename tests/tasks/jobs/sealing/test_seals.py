@@ -11,7 +11,7 @@ from shoal.tasks.jobs.errors import BadOutcome, BadSpec, JobError, Unsealable
 from shoal.tasks.jobs.results import JobOutcome, failed, pack_outcome
 from shoal.tasks.jobs.sealing.drafts import UNKNOWN_ROOT, sealed_draft
 from shoal.tasks.jobs.sealing.envelopes import seal_for
-from shoal.tasks.jobs.sealing.seals import LONGEST, _output_place, rows_of
+from shoal.tasks.jobs.sealing.seals import LONGEST, output_place, rows_of
 from shoal.tasks.jobs.spec import (
     BlobPart,
     JobSpec,
@@ -171,7 +171,7 @@ def test_what_a_worker_seals_is_checked(inner: bytes) -> None:
     job = with_spec(piece(), mine.with_seal(piece(), SPEC, None))
     keys = seal_of(job.spec)
     assert keys is not None
-    sealed = seal_for(keys.box, inner, _output_place(job, WORKER.peer), b"s" * 32, 4096)
+    sealed = seal_for(keys.box, inner, output_place(job, WORKER.peer), b"s" * 32, 4096)
     with pytest.raises(BadOutcome):
         mine.open_outcome(job, WORKER.peer, sealed)
 

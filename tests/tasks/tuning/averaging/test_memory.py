@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shoal.tasks.tuning.averaging.memory import _SPARE, SpareMemory
+from shoal.tasks.tuning.averaging.memory import SPARE, SpareMemory
 
 
 def address(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> int:
@@ -39,5 +39,5 @@ def test_few_pieces_wait_whichever_sizes_they_have() -> None:
     last = address(held[-1])
     while held:
         held.pop(0)
-    assert len(memory._spare) == _SPARE
-    assert address(memory.octets(149)) == last and len(memory._spare) == _SPARE - 1
+    assert len(memory._spare) == SPARE
+    assert address(memory.octets(149)) == last and len(memory._spare) == SPARE - 1
