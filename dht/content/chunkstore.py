@@ -82,7 +82,8 @@ class ChunkStore:
             self.used_bytes = self.used()
         except OSError as error:
             raise unwritable(folder, error) from error
-        self.settle()
+        with suppress(NotEnoughDisk):  # they stay staged, and a later call settles them
+            self.settle()
 
     def _there(self) -> list[Path]:
         """Return the subfolders (`00` to `ff`) that exist. Each is created with its first chunk."""

@@ -231,6 +231,23 @@ def test_valid_chunks_that_a_crash_left_staged_are_kept(
     assert again.unsettled == 0
 
 
+def test_a_full_disk_does_not_keep_a_store_with_staged_chunks_from_opening(
+    store: ChunkStore, host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a chunk needs a free block."""
+    store.stage(DIGEST, DATA, 0.0)
+
+    def refuse(moves: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.files, "settle", refuse)
+        again = open_store(host, tmp_path / "chunks")
+    assert again.get(DIGEST) == DATA and again.unsettled == 1
+    again.settle()
+    assert again.get(DIGEST) == DATA and again.unsettled == 0
+
+
 def flip_unseen(path: Path) -> None:
     """Flip a bit without changing the file's times, as bit rot does."""
     before = path.stat()
