@@ -57,7 +57,7 @@ int supported(const Kernels **found) {
 
 }  // namespace
 
-EXPORT int shoal_version() { return 1; }
+EXPORT int shoal_version() { return 2; }
 
 // Returns the kernels with a name, or the best ones if it is empty, or null. All kernels compute
 // with `threads` threads from then on.

@@ -20,8 +20,7 @@ INT8: Final = 2
 INT4: Final = 3
 KINDS: Final = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
-VERSION: Final = 1  # of the interface
-_RESULTS: Final = 2  # raised when a row gets other bits
+VERSION: Final = 2  # raised when the interface changes, or a row gets other bits
 _PANEL: Final = 64  # outputs that are packed together (kernels/products.h)
 
 
@@ -122,8 +121,8 @@ class Kernels:
         if self._chosen is None:
             raise NoSuchKernels(f"this processor has no `{name}` instructions")
         self.name = str(library.shoal_name(self._chosen).decode())
-        self.exactness = f"shoal-{self.name}-{_RESULTS}"
-        """The instruction set and the version of its results, for the class of exactness."""
+        self.exactness = f"shoal-{self.name}-{VERSION}"
+        """The instruction set and the version, for the class of exactness."""
         self._library = library
         self._pages = Pages()
 
