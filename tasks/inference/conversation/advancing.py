@@ -6,12 +6,11 @@ faster chain become standbys first, while the answer goes on, and then take over
 """
 
 from collections.abc import Collection, Sequence
-from heapq import nsmallest
 
 import trio
 
 from ....state.directory import Directory
-from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAUSE, MOVE_RATIO, MOVE_REPLICAS, MOVES
+from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAUSE, MOVE_RATIO, MOVES
 from ...routing.defaults import EXPECTED_TOKENS
 from ..choice import Choice
 from ..courier import Courier
@@ -98,21 +97,13 @@ class Advancing:
         return best
 
     def _replicas(self, talk: Talk, hop: Hop) -> list[Hop]:
-        """Return the linked replicas of a stage that this answer has not left: those with the
-        shortest believed times, MOVE_REPLICAS at most, because a chain is predicted with each."""
+        """Return the linked replicas of a stage that this answer has not left: the nearest ones."""
         found = [
             other
             for other in self._standing.replicas(talk, hop)
             if other.peer not in talk.left and self._courier.reaches(other.peer)
         ]
-        if len(found) <= MOVE_REPLICAS:
-            return found
-
-        def seconds(other: Hop) -> float:
-            trip = self._courier.round_trip(other.peer) or 0.0
-            return self._choice.believed(other, talk.model).token_s + trip
-
-        return nsmallest(MOVE_REPLICAS, found, key=seconds)
+        return self._standing.nearest(talk, found)
 
 
 def _consists(

@@ -7,6 +7,7 @@ rebuild, so that the pause does not grow with the context.
 """
 
 from collections.abc import Sequence
+from heapq import nsmallest
 
 import trio
 
@@ -18,6 +19,7 @@ from ....transport.identity import PeerId
 from ...defaults import (
     COPY_TIMEOUT,
     MOVE_LOOK,
+    MOVE_REPLICAS,
     STANDBY_AFTER,
     STANDBY_AGAIN,
     STANDBY_ANSWERS,
@@ -160,12 +162,25 @@ class Standing:
         which the chain would be fastest."""
         used = {*run.peers, *(each.hop.peer for each in run.standbys.values())}
         found = dict[tuple[bool, float, PeerId], Hop]()
-        for other in self.replicas(talk, hop):
-            if other.peer not in used:
-                chain = [other if each == hop else each for each in run.route]
-                seconds = self._choice.token_s(chain, talk.model)
-                found[not self._courier.reaches(other.peer), seconds, other.peer] = other
+        free = [other for other in self.replicas(talk, hop) if other.peer not in used]
+        for other in self.nearest(talk, free):
+            chain = [other if each == hop else each for each in run.route]
+            seconds = self._choice.token_s(chain, talk.model)
+            found[not self._courier.reaches(other.peer), seconds, other.peer] = other
         return found[min(found)] if found else None
+
+    def nearest(self, talk: Talk, replicas: list[Hop]) -> list[Hop]:
+        """Return the replicas to compare: linked ones before others, those with the shortest
+        believed times, MOVE_REPLICAS at most, because a chain is predicted with each."""
+        if len(replicas) <= MOVE_REPLICAS:
+            return replicas
+
+        def order(other: Hop) -> tuple[bool, float]:
+            trip = self._courier.round_trip(other.peer) or 0.0
+            seconds = self._choice.believed(other, talk.model).token_s
+            return not self._courier.reaches(other.peer), seconds + trip
+
+        return nsmallest(MOVE_REPLICAS, replicas, key=order)
 
     def replicas(self, talk: Talk, hop: Hop) -> list[Hop]:
         """Return the replicas of a stage that may stand by for it, apart from itself."""

@@ -11,6 +11,7 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.conversation import advancing
 from shoal.tasks.inference.conversation.advancing import Advancing
+from shoal.tasks.inference.conversation.standing import Standing
 from shoal.tasks.inference.gateway import GatewayEvent, Routed
 from shoal.tasks.inference.generation import Model
 from shoal.tasks.routing.beliefs import Times
@@ -93,6 +94,9 @@ class Crowd:
         self.hops = [Hop(PeerId(f"peer{number}"), parts, "float32") for number in range(count)]
         self.predicted = 0
         self.advancing = Advancing(self, self, self, self)  # type: ignore[arg-type]
+        self.standing = Standing(self, self, self, self, self)  # type: ignore[arg-type]
+        self.standing.replicas = self.replicas  # type: ignore[method-assign]
+        self.nearest = self.standing.nearest
 
     def replicas(self, talk: object, hop: Hop) -> list[Hop]:
         return self.hops
@@ -154,6 +158,15 @@ async def test_a_crowd_of_replicas_does_not_stall_the_loop() -> None:
     talk, run = SimpleNamespace(left=(), model=None), SimpleNamespace(route=(last,))
     assert (await crowd.advancing._best(talk, run))[0] == (first,)  # type: ignore[arg-type]
     assert crowd.predicted <= 2 * MOVE_REPLICAS + 1
+
+
+def test_a_crowd_of_standbys_does_not_stall_the_loop() -> None:
+    crowd = Crowd(300)
+    first, last = crowd.hops[0], crowd.hops[-1]
+    talk = SimpleNamespace(model=None)
+    run = SimpleNamespace(route=(last,), peers=(last.peer,), standbys={})
+    assert crowd.standing._candidate(talk, run, last) == first  # type: ignore[arg-type]
+    assert crowd.predicted <= MOVE_REPLICAS
 
 
 @pytest.mark.trio
