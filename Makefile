@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 AUDIT  := $(VENV)/audit
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+KERNELS := $(wildcard tasks/engine/kernels/*.cpp tasks/engine/kernels/*.h)
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 # A process takes up to 2 GB.
@@ -26,8 +27,8 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## prepare .venv (idempotent)
 
-# pip checks the hash of every package.
-$(STAMP): requirements/dev.lock requirements/torch.lock pyproject.toml
+# pip checks the hash of every package. It also builds the kernels, whose older builds are refused.
+$(STAMP): requirements/dev.lock requirements/torch.lock pyproject.toml $(KERNELS)
 	@$(PYTHON) -c 'import sys; sys.exit("shoal needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\nhint: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "preparing $(VENV), once: about 400 MB to download, some minutes" >&2

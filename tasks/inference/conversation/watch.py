@@ -26,7 +26,7 @@ _GONE = frozenset({"unknown-session", "session-closed"})
 
 _ROUNDING = 1e-4
 """Seconds by which sums and differences of times differ, at most. Without it, a round that ends at
-the deadline may seem to end before it, and the next one comes a second later."""
+the deadline may seem to end before it, and the stage is replaced only after another round."""
 
 _UNKNOWN = StageState(0, 0)
 """State of a stage that answers with a refusal: it is alive, and says no more than that."""
