@@ -7,7 +7,6 @@ import copy
 import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import torch
