@@ -45,6 +45,7 @@ from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.interface import DType, LoadShard, Parts, Span, TensorSource, Want
 from shoal.tasks.engine.messages import adapter_payload, load_payload, span_frame
 from shoal.tasks.engine.scheduling.costs import StepCosts
+from shoal.tasks.engine.spans.answers import FrameOutput
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
 
@@ -185,7 +186,7 @@ class Chain:
         self.cores = []
         for index in range(shards):
             parts = Parts(index == 0, cuts[index], cuts[index + 1], index == shards - 1)
-            core = Core(self._keeper(index))
+            core = Core(FrameOutput(self._keeper(index)))
             core.handle(("load", 1, 0), memoryview(bytearray(load_payload(model.shard(parts)))))
             core.shards[0].costs = costs
             for adapter in model.adapters:

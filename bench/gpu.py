@@ -29,6 +29,7 @@ from shoal.tasks.engine.devicecore import DeviceCore
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import LoadShard, Parts, Span
 from shoal.tasks.engine.messages import load_payload, span_frame
+from shoal.tasks.engine.spans.answers import FrameOutput
 from shoal.tasks.engine.wire import Buffer, Header
 
 MEASURES = ("tasks/engine",)
@@ -82,7 +83,7 @@ class Engine:
     def __init__(self, config: dict[str, Any], device: ComputeDevice, kv_bytes: int) -> None:
         self.tokens: dict[bytes, list[float]] = {}
         self.loaded: object = None
-        self.core = DeviceCore(device, self._emit, self._emit, lambda urgent: None, memory_bytes=0)
+        self.core = DeviceCore(device, FrameOutput(self._emit), memory_bytes=0)
         parts = Parts(True, 0, config["num_hidden_layers"], True)
         shard = LoadShard(ROOT, parts, config, (), "bfloat16", kv_bytes)
         self.core.handle(("load", 1, 0), memoryview(bytearray(load_payload(shard))))

@@ -44,7 +44,8 @@ from shoal.tasks.engine.interface import LoadShard, Parts, Span, TensorSource
 from shoal.tasks.engine.kernels import VARIABLE
 from shoal.tasks.engine.layouts import INT4, INT8, Layout, Layouts
 from shoal.tasks.engine.messages import load_payload, span_frame
-from shoal.tasks.engine.wire import Header
+from shoal.tasks.engine.spans.answers import FrameOutput
+from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.models.gguf.blocks import LAYOUTS, stored_parts
 from shoal.tasks.models.gguf.header import KINDS
 from shoal.tasks.models.gguf.model import gguf_model
@@ -140,7 +141,7 @@ class Stages:
         for index in range(shards):
             parts = Parts(index == 0, cuts[index], cuts[index + 1], index == shards - 1)
             shard = LoadShard(ROOT, parts, model.config, tuple(model.tensors), "float32", 1 << 24)
-            core = Core(lambda header, payload: self._frames.append((header, bytes(payload))))
+            core = Core(FrameOutput(self._emit))
             self._ask(core, ("load", 1, 0), load_payload(shard))
             self._ask(
                 core,
@@ -163,6 +164,9 @@ class Stages:
                 ),
             )
             self._cores.append(core)
+
+    def _emit(self, header: Header, payload: Buffer) -> None:
+        self._frames.append((header, bytes(payload)))
 
     def _ask(self, core: Core, header: Header, payload: bytes = b"") -> None:
         core.handle(header, memoryview(bytearray(payload)))

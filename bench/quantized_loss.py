@@ -35,6 +35,7 @@ from shoal.tasks.engine.families import architecture, check_model
 from shoal.tasks.engine.interface import Parts, Span
 from shoal.tasks.engine.layouts import Precision
 from shoal.tasks.engine.messages import load_payload, span_frame
+from shoal.tasks.engine.spans.answers import FrameOutput
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.models.adding import quantise
 from shoal.tasks.placement.shard import choose_dtype, shard_of
@@ -90,7 +91,7 @@ class Side:
         dtype = choose_dtype(manifest, "auto")
         shard = shard_of(manifest, arch, parts, dtype, MEMORY, library.store.path)
         self._frames: list[tuple[Header, bytes]] = []
-        self._core = Core(self._keep)
+        self._core = Core(FrameOutput(self._keep))
         self._core.handle(("load", 1, 0), memoryview(bytearray(load_payload(shard))))
         header = self._frames.pop()[0]
         assert header[0] == "ok", header

@@ -47,7 +47,7 @@ class Round:
         self.links = links
         self.daemons: list[DaemonHandle] = []
         self.received = 0  # bytes, by all daemons
-        self.world.network.interfere = self._count
+        self.world.network.interfere_by(self._count)
 
     def run(self) -> dict[str, Any]:
         found: dict[str, Any] = self.world.run(self._main)

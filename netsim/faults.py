@@ -179,7 +179,7 @@ class Faults:
 
     def _hook(self) -> None:
         """Make the network call `_judge` for each packet while any fault of packets is active."""
-        self.world.network.interfere = self._judge if self._rules or self._clogged else None
+        self.world.network.interfere_by(self._judge if self._rules or self._clogged else None)
 
     def _judge(self, packet: Packet, receiver: str) -> float:
         """Return the delay in seconds of a packet that would arrive now, or a negative number to

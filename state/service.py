@@ -28,6 +28,7 @@ from .group.group import Group
 from .group.rule import Order
 from .group.upkeep import Upkeep
 from .inspection import Inspection
+from .replication.exchange import FeedExchange
 from .replication.interest import Interest
 from .replication.replica import Replica
 from .replication.replicafeeds import plot_of
@@ -51,12 +52,9 @@ class OwnFeeds:
     facts do not fit, or if another node has the same key.
     """
 
-    def __init__(
-        self, host: Host, identity: Identity, replication: Replication, trouble: Trouble
-    ) -> None:
+    def __init__(self, host: Host, identity: Identity, trouble: Trouble) -> None:
         self._host = host
         self._identity = identity
-        self._replication = replication
         self._trouble = trouble
         self.facts = OwnFacts()
         """The facts that this node wants its feeds to state."""
@@ -75,19 +73,24 @@ class OwnFeeds:
         assert self._writer is not None, "the state is not running"
         return self._writer
 
-    def begin(self, feeds: Mapping[FeedName, Feed], held_until: float) -> None:
-        """Begin to write to `feeds`, at the time `held_until` or later (see `FeedWriter`)."""
+    def takes(self, entry: Entry) -> bool:
+        """Return whether to admit an entry of these feeds that a peer sent: none before `begin`."""
+        if self._writer is None:
+            return False
+        self._came_back = True
+        return self._writer.takes(entry, self._host.now())
+
+    def begin(
+        self, feeds: Mapping[FeedName, Feed], exchange: FeedExchange, held_until: float
+    ) -> None:
+        """Begin to write to `feeds`, at the time `held_until` or later (see `FeedWriter`), and to
+        listen to what peers report of them to `exchange`."""
         writer = self._writer = FeedWriter(
             self._identity,
             feeds.__getitem__,
             lot=lambda below: int.from_bytes(self._host.entropy(8)) % below,
             held_until=held_until,
         )
-        replica, exchange = self._replication.replica, self._replication.exchange
-
-        def takes(entry: Entry) -> bool:
-            self._came_back = True
-            return writer.takes(entry, self._host.now())
 
         def reported(peer: PeerId) -> None:
             """Record that a peer has reported its heads of this node's feeds.
@@ -98,8 +101,6 @@ class OwnFeeds:
                 self._came_back = False
                 self._due.set()
 
-        replica.takes_own = takes
-        replica.wants_own = True
         exchange.on_reported.append(reported)
 
     def say(self, said: WrittenFacts) -> None:
@@ -129,7 +130,7 @@ class OwnFeeds:
 
     # Tasks.
 
-    async def write(self) -> None:
+    async def write(self, replication: Replication) -> None:
         """Write facts as entries, until cancelled. Facts that are set together share an entry."""
         writer = self.writer
         while True:
@@ -143,7 +144,7 @@ class OwnFeeds:
                 await trio.sleep(_LEAST_WAIT)
                 continue
             try:
-                await self._replication.write(entries, writer.stored)
+                await replication.write(entries, writer.stored)
             except (StoreRefused, BadOrder):
                 writer.failed(entries)
                 await trio.sleep(defaults.REFUSED_PAUSE)
@@ -182,15 +183,16 @@ class State:
         """The disk on which the feeds are stored."""
         self.interest = Interest(settings.keeps)
         archive = DiskArchive(identity.peer, self.committer)
-        self.replica = Replica(identity.peer, archive, interest=self.interest, pause=self._pause)
-        self.replication = Replication(host, endpoint, self.replica)
-        self.inspection = Inspection(
-            host, self.replica, self.replication, self.committer, self.lost
+        self.own = OwnFeeds(host, identity, trouble)
+        """This node's own feeds."""
+        self.replica = Replica(
+            identity.peer, archive, interest=self.interest, own_entries=self.own, pause=self._pause
         )
+        self.replication = Replication(host, endpoint, self.replica)
+        parts = self.replica, self.replication, self.committer
+        self.inspection = Inspection(host, *parts, self.lost)
         self.views = Views(self._shows)
         self.replica.watchers.append(self.views)
-        self.own = OwnFeeds(host, identity, self.replication, trouble)
-        """This node's own feeds."""
         self.upkeep: Upkeep | None = None
         """Upkeep of this node's private group, or None if this node is in no group."""
         self._entered = trio.Event()
@@ -278,13 +280,14 @@ class State:
         Reports `started` once the stored feeds are known and facts can be set.
         """
         async with trio.open_nursery() as nursery:
-            self.own.begin(await self._open(nursery), self._host.now() + self._hold)
+            feeds, held_until = await self._open(nursery), self._host.now() + self._hold
+            self.own.begin(feeds, self.replication.exchange, held_until)
             guard = self._endpoint.guard
             vouching = Vouching(self._host, self.replication, self.set, guard)
             await nursery.start(self.replication.run)
             task_status.started()
             nursery.start_soon(self._show)
-            nursery.start_soon(self.own.write)
+            nursery.start_soon(self.own.write, self.replication)
             nursery.start_soon(self.own.stay_true)
             guard.start_repeated(nursery, "peers to vouch for", vouching.run)
             nursery.start_soon(self._keep_group)

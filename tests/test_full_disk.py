@@ -49,7 +49,7 @@ class World:
 
     def chunks(self) -> int:
         """The number of whole chunks on the getter's disk; none is torn."""
-        found = list((self.getter.data / "models" / "chunks").glob("??/[0-9a-f]*"))
+        found = list((self.getter.data / "models" / "chunks").glob("[0-9a-f]*"))
         for path in found:
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
         return len(found)
@@ -146,4 +146,4 @@ def test_a_model_that_does_not_fit_is_refused_and_the_same_command_resumes(world
         done = shoal(*pull, "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["fetched"] < model["weight_bytes"]
-        assert not list(again.data.glob("models/chunks/*/.*")), "nothing half written stays"
+        assert not list(again.data.glob("models/chunks/.*")), "nothing half written stays"

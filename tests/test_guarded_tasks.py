@@ -42,7 +42,7 @@ PARTS = {
     "transport/nat/reach/measuring.py": {"try_out", "self._buy"},
     "transport/nat/reach/probing.py": {"self._read", "self._request"},
     "transport/relay/service.py": {"carry"},  # of a stream, so of a link
-    "transport/dial/rescue.py": {"self.finder"},  # of a link
+    "transport/dial/rescue.py": {"self._finder"},  # of a link
     "transport/dial/rounds.py": {"self._one"},
     "transport/link/serving.py": {"self._run"},
     "transport/link/streams.py": {"_run"},

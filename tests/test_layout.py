@@ -128,6 +128,9 @@ INFLATES = {"decompress", "decompressobj"}
 EXECUTING_CALLS = {"eval", "exec", "compile", "torch.load", "os.system", "__import__"}
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     """Yield every source file of the packages, or of these folders: its path from the root, and its
     syntax tree.
@@ -304,11 +307,66 @@ def decodings(path: str, tree: ast.Module) -> list[str]:
     ]
 
 
+def is_callable(annotation: ast.expr | None) -> bool:
+    """Return whether a type is `Callable[…]`, or that or None."""
+    text = "" if annotation is None else ast.unparse(annotation).strip("'\"")
+    return text.removesuffix(" | None").startswith("Callable[") and "] | " not in text[:-7]
+
+
+def declared(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield each name that a class of a module has, and whether it is a callable attribute."""
+    for each in ast.walk(tree):
+        if not isinstance(each, ast.ClassDef):
+            continue
+        for node in ast.walk(each):
+            if isinstance(node, FUNCTIONS):
+                yield node.name, False
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
+                yield node.target.attr, is_callable(node.annotation)
+            elif isinstance(node, ast.AnnAssign) and node in each.body:
+                yield dotted(node.target), is_callable(node.annotation)
+
+
+@cache
+def callable_attributes() -> frozenset[str]:
+    """Return the names that stand for a callable attribute wherever a class of ours has them."""
+    kinds: dict[str, set[bool]] = {}
+    for _, tree in sources():
+        for name, kind in declared(tree):
+            kinds.setdefault(name, set()).add(kind)
+    return frozenset(name for name, found in kinds.items() if found == {True})
+
+
+def poked_callbacks(path: str, tree: ast.Module) -> list[str]:
+    """Return callbacks that are assigned to an attribute of another object than `self`."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    for node in assigned:
+        value = node.value
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs += zip(target.elts, value.elts, strict=False)  # one may be starred
+            else:
+                pairs.append((target, value))
+    found = callable_attributes() | {name for name, kind in declared(tree) if kind}
+    return [
+        f"{path}:{target.lineno}: `{dotted(target)}` is set from outside: pass a callback to the "
+        "constructor, or register it with a method"
+        for target, value in pairs
+        if isinstance(target, ast.Attribute) and dotted(target.value) not in ("self", "cls")
+        if target.attr in found
+        or (isinstance(value, ast.Call) and dotted(value.func).split(".")[-1] == "partial")
+    ]
+
+
 Rule = Callable[[str, ast.Module], list[str]]
 RULES: list[Rule] = [
     upward_imports, imports_against_rooms, world_touches, executions, unbounded_reads,
-    torch_imports, decodings, orders_of_sets,
+    torch_imports, decodings, orders_of_sets, poked_callbacks,
 ]  # fmt: skip
+
+
+CALLBACK = "class A:\n    end: Callable[[], None] | None = None"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -341,6 +399,9 @@ def test_rule(rule: Rule) -> None:
         (decodings, "import msgspec\nmsgspec.msgpack.Decoder(list)"),
         (decodings, "from msgspec.json import decode"),
         (decodings, "from msgspec import convert"),
+        (poked_callbacks, f"{CALLBACK}\ndef f(a): a.b.end = print"),
+        (poked_callbacks, f"{CALLBACK}\ndef f(a): a.x, a.end = 1, print"),
+        (poked_callbacks, "from functools import partial\ndef f(a): a.x = partial(f, a)"),
         (orders_of_sets, "for x in {'a', 'b'}: print(x)"),
         (orders_of_sets, "def f(names: set[str]): return [name for name in names]"),
         (orders_of_sets, "def f(names: 'frozenset[str] | None'): return next(iter(names or ()))"),
@@ -363,6 +424,18 @@ def test_each_rule_can_fail(rule: Rule, code: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "class A:\n    def __init__(self, end): self.end = end",
+        "class A:\n    def register(self, end): self.end = end",
+        "def f(a): a.begin = 1",
+    ],
+)
+def test_callbacks_of_an_object_s_own_are_allowed(code: str) -> None:
+    assert not poked_callbacks("", ast.parse(f"{CALLBACK}\n{code}"))
+
+
+@pytest.mark.parametrize(
     "use",
     [
         "sorted(a)", "len(a)", "min(a)", "any(x for x in a)", "{x for x in a}", "{*a, 'x'}",
@@ -377,9 +450,6 @@ def test_uses_of_a_set_without_an_order_are_allowed(use: str) -> None:
     assert not orders_of_sets("", ast.parse(f"{head}: return {use}"))
     assert not orders_of_sets("", ast.parse(f"{head}:\n    for x in a: del b[x]"))
     assert orders_of_sets("", ast.parse(f"{head}:\n    for x in a: b[x] = 1"))
-
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def unrun(path: str, tree: ast.Module) -> list[str]:

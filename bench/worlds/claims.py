@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from shoal.netsim.faults import Rule
 from shoal.netsim.seeds import Figures
 from shoal.state import defaults
-from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.entry import Entry, FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter
 from shoal.state.replication.replicafeeds import Watcher
@@ -60,11 +60,14 @@ class OneAttempt(Claimant):
 class ByClock(Claimant):
     """Twin for which a claim is void once its lease has ended by the wall clock."""
 
-    void: Callable[[Claim], bool]
-
     def _place(self, standing: JobStanding, job: Job, now: float) -> int | None:
         claim = standing.claim
-        if claim and not claim.done and claim.claimant != self._own and self.void(claim):
+        if (
+            claim
+            and not claim.done
+            and claim.claimant != self._own
+            and cast(Node, self._workers).void(claim)
+        ):
             standing = JobStanding(standing.id, job, None)
         return super()._place(standing, job, now)
 
@@ -97,7 +100,6 @@ class Node(ReplicaNode, Watcher):
         own = {kind: FeedName(self.peer, kind, 0) for kind in ("jobs", "claims")}
         feeds = {name: at_once(self.replica.own_feed(name)) for name in own.values()}
         self.writer = FeedWriter(self.identity, feeds.__getitem__, lot=self._random.randrange)
-        self.replica.takes_own = lambda entry: self.writer.takes(entry, self.time)
         for peer in sim.peers:
             for kind in own:
                 facts = at_once(self.replica.facts(public_key_of(peer), (kind, 0)))
@@ -108,10 +110,11 @@ class Node(ReplicaNode, Watcher):
         self.claimant = CLAIMANTS.get(sim.twin, Claimant)(
             self.peer, self.jobs, self, JobHandling(lambda job: True)
         )
-        if isinstance(self.claimant, ByClock):
-            self.claimant.void = self.void
         for job in self.claimant.known():
             self.claimant.noticed(job, self.clock())
+
+    def takes(self, entry: Entry) -> bool:
+        return self.writer.takes(entry, self.time)
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Call `action` later, unless this process ends before."""

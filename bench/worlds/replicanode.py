@@ -77,7 +77,7 @@ class ReplicaNode:
         self.identity = identity
         self.peer = identity.peer
         self.archive = archive or MemoryArchive()
-        self.replica = replica(identity.peer, self.archive, interest=interest)
+        self.replica = replica(identity.peer, self.archive, interest=interest, own_entries=self)
         self.exchange = FeedExchange(self.replica, self, random.randrange)
         self.roster = Roster(identity.peer)
         self.lane = LightLane(self._came, self._unheard)
@@ -96,6 +96,14 @@ class ReplicaNode:
         self._pumping = inf
         self._stirred = False  # the exchange may have something to do
         self._look_at = inf
+
+    # The interface `OwnEntries`: a node knows what it has written, unless a subclass restarts.
+
+    begun = False
+
+    def takes(self, entry: Entry) -> bool:
+        """Return whether to admit an entry of this node's own feeds that a peer sent."""
+        return False
 
     def face(self, peer: PeerId) -> FeedExchange:
         """Return the exchange that a peer talks to; an honest node has only one."""

@@ -2,7 +2,7 @@
 
 The tree of a blob (`tree.py`) lists the digests of its chunks. Chunks and tree nodes are in the
 chunk store. An empty file `blobs/<root>`, the marker, says that the whole tree is on the disk. It
-is written last, after the chunks and the nodes.
+is staged after the nodes, and becomes durable together with them.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from ...transport.host.seam import Host
 from ..defaults import CHUNK, IMPORT_BATCH, TREES_KEPT
 from ..errors import ChunkCorrupt, ChunkMissing, ModelError, unreadable
 from . import tree
-from .chunkstore import ChunkStore, Progress, remove_leftovers, write
+from .chunkstore import ChunkStore, Progress, remove_leftovers
 from .content import Content
 from .manifest import is_digest
 from .tree import Tree
@@ -65,8 +65,7 @@ class Blobs:
             if progress is not None:
                 progress(done, size)
         found, nodes = tree.build(size, leaves)
-        await self._host.offload(self._keep, found, nodes, self._host.now())
-        await self._know(found)
+        await self.keep(found, nodes)
         return found
 
     def _read(self, path: Path, offset: int, size: int, now: float) -> list[str]:
@@ -86,19 +85,26 @@ class Blobs:
         return [self._store.add_staged(piece, now) for piece in pieces]
 
     async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
-        """Store a tree that was received from a peer and verified. `nodes` maps digests to bytes.
+        """Store a tree that was verified, durably. `nodes` maps digests to bytes.
 
         Raises NotEnoughDisk if the disk is full, and ModelError if a file cannot be written.
         """
-        await self._host.offload(self._keep, found, nodes, self._host.now())
+        await self.stage(found, nodes)
+        await self._host.offload(self._store.settle)
+
+    async def stage(self, found: Tree, nodes: dict[str, bytes]) -> None:
+        """Register a tree that was verified. The store's next `settle` makes it durable.
+
+        `nodes` maps digests to bytes. Raises as `keep`.
+        """
+        await self._host.offload(self._stage, found, nodes, self._host.now())
         await self._know(found)
 
-    def _keep(self, found: Tree, nodes: dict[str, bytes], now: float) -> None:
-        """Write the nodes of a tree, and then its marker. Blocking. Raises as `keep`."""
+    def _stage(self, found: Tree, nodes: dict[str, bytes], now: float) -> None:
+        """Stage the nodes of a tree, and then its marker. Blocking. Raises as `keep`."""
         for data in nodes.values():
             self._store.add_staged(data, now)
-        self._store.settle()
-        write(self._host.files, self._folder / found.root, b"")
+        self._store.stage_marker(self._folder / found.root)
 
     async def _know(self, found: Tree) -> None:
         """Register a blob whose tree is on the disk, and cache the tree and its content.
@@ -120,7 +126,7 @@ class Blobs:
         """
         found = await self.tree(root)
         nodes = (await self._host.offload(tree.build, found.size, found.leaves))[1]
-        await self._host.offload(self._keep, found, nodes, self._host.now())
+        await self.keep(found, nodes)
 
     async def tree(self, root: str) -> Tree:
         """Return the tree of a blob.
@@ -177,7 +183,7 @@ class Blobs:
         """Remove the marker of a blob. The caller removes its chunks and tree nodes."""
         self._roots.discard(root)
         self._trees.pop(root, None)
-        await self._host.offload(self._host.files.remove, self._folder / root)
+        await self._host.offload(self._store.remove_marker, self._folder / root)
 
 
 def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:

@@ -4,9 +4,10 @@ Every method blocks: call it through `Host.offload`. A file is written whole or 
 (`Files.write`). Bytes are verified when they are stored and again when they are read. A file name
 consists of 64 hex digits, so a name that a peer sends cannot refer to any other place on the disk.
 
-A fetch first stages its chunks: it writes them to files with temporary names, directly in the
-store's folder. `settle` then makes many of them durable together and moves them. After a crash,
-`open` verifies the chunks that were still staged, and stores those that are valid.
+A fetch first stages its chunks: it writes them to files with temporary names. `settle` then makes
+many of them durable together and renames them. After a crash, `open` verifies the chunks that were
+still staged, and stores those that are valid. All files are in one folder, because each folder that
+changes costs a sync.
 """
 
 import errno
@@ -30,8 +31,8 @@ from ..errors import (
 )
 from .manifest import is_digest
 
-_STAGED = ".new"  # suffix of a staged file
-_FOLDERS = frozenset(f"{number:02x}" for number in range(256))
+_STAGED = ".new"  # suffix of a staged chunk
+_LEFTOVER = ".tmp"  # suffix of what the next start removes
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done so far, and the total number of bytes."""
@@ -44,11 +45,11 @@ def chunk_path(folder: Path, digest: str) -> Path:
     """
     if not is_digest(digest):
         raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(digest)[:80]}")
-    return folder / digest[:2] / digest
+    return folder / digest
 
 
 class ChunkStore:
-    """Chunks in files `ab/ab12…` under `folder`. At least `reserve` bytes of the disk stay free."""
+    """Chunks in files of `folder`. At least `reserve` bytes of the disk stay free."""
 
     def __init__(self, host: Host, folder: Path, *, reserve: int = DISK_RESERVE) -> None:
         self._files = host.files
@@ -62,8 +63,8 @@ class ChunkStore:
         """Chunks that were found damaged and removed, including those fetched again since then."""
         self.staged: dict[str, Path] = {}
         """Temporary files of chunks, by digest, until `settle`."""
+        self._markers: dict[Path, Path] = {}  # staged marker -> its path
         self._stagings = count(1)
-        self._folders = set[Path]()  # subfolders known to exist
         # digest -> (identity of the verified file, host's time until which the result holds)
         self._verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
 
@@ -72,37 +73,15 @@ class ChunkStore:
 
         Raises ModelError `unwritable` if a folder cannot be created or read.
         """
-        folder = self._folder
         try:
-            self._files.make_folder(folder)
+            self._files.make_folder(self._folder)
+            remove_leftovers(self._files, self._folder)
             self._take_up()
-            for folder in self._there():
-                remove_leftovers(self._files, folder)
-                self._folders.add(folder)
             self.used_bytes = self.used()
         except OSError as error:
-            raise unwritable(folder, error) from error
+            raise unwritable(self._folder, error) from error
         with suppress(NotEnoughDisk):  # they stay staged, and a later call settles them
             self.settle()
-
-    def _there(self) -> list[Path]:
-        """Return the subfolders (`00` to `ff`) that exist. Each is created with its first chunk."""
-        found = self._files.list(self._folder)
-        return [self._folder / entry.name for entry in found if entry.name in _FOLDERS]
-
-    def _make_folder_of(self, path: Path) -> None:
-        """Create the folder of a chunk's file if it does not exist.
-
-        Raises NotEnoughDisk or ModelError.
-        """
-        folder = path.parent
-        if folder in self._folders:
-            return
-        try:
-            self._files.make_folder(folder)
-        except OSError as error:
-            raise _refused(self._files, folder, 0, error) from error
-        self._folders.add(folder)
 
     # Threads update `used_bytes` without a lock; `open` corrects the error at the next start.
 
@@ -197,18 +176,39 @@ class ChunkStore:
         """Number of staged chunks."""
         return len(self.staged)
 
+    def stage_marker(self, path: Path) -> None:
+        """Stage an empty file, which `settle` makes durable together with the staged chunks.
+
+        Raises NotEnoughDisk if the disk is full, and ModelError if the file cannot be written.
+        """
+        staged = path.with_name(f".{path.name}.{next(self._stagings)}{_LEFTOVER}")
+        try:
+            self._files.stage(staged, b"")
+        except OSError as error:
+            raise _refused(self._files, path, 0, error) from error
+        self._markers[staged] = path
+
+    def remove_marker(self, path: Path) -> None:
+        """Delete a marker, whether it is staged or durable."""
+        for staged in [staged for staged, marker in self._markers.items() if marker == path]:
+            self._markers.pop(staged, None)
+            self._files.remove(staged)
+        self._files.remove(path)
+
     def settle(self) -> None:
-        """Make all staged chunks durable, and rename their files to the final names.
+        """Make all staged chunks and markers durable, and rename their files to the final names.
 
         Raises NotEnoughDisk if the disk is full, and ModelError if a file cannot be written.
         """
-        batch = dict(self.staged)
+        markers, batch = dict(self._markers), dict(self.staged)  # a marker's chunks came first
+        moves = [(staged, self.path(digest)) for digest, staged in batch.items()]
         try:
-            self._files.settle([(staged, self.path(digest)) for digest, staged in batch.items()])
+            self._files.settle([*moves, *markers.items()])
         except OSError as error:
             raise _refused(self._files, self._folder, 0, error) from error
+        for staged in markers:
+            self._markers.pop(staged, None)
         for digest, staged in batch.items():
-            self._folders.add(self.path(digest).parent)
             if self.staged.get(digest) == staged:
                 del self.staged[digest]
 
@@ -221,7 +221,6 @@ class ChunkStore:
         if self._files.size(path) == len(data) and self._holds(path, data):
             return False
         self.require_space(len(data))
-        self._make_folder_of(path)
         write(self._files, path, data)
         self.used_bytes += len(data)
         return True
@@ -347,9 +346,8 @@ class ChunkStore:
         return sum(self._files.size(self.path(digest)) or 0 for digest in digests)
 
     def used(self) -> int:
-        """Count the bytes of all chunks by listing the folders, and return the sum."""
-        folders = (self._folder, *self._there())
-        return sum(entry.size for folder in folders for entry in self._files.list(folder))
+        """Count the bytes of all chunks by listing the folder, and return the sum."""
+        return sum(entry.size for entry in self._files.list(self._folder))
 
 
 def write(files: Files, path: Path, data: bytes | memoryview) -> None:
@@ -376,5 +374,5 @@ def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelErro
 def remove_leftovers(files: Files, folder: Path) -> None:
     """Remove temporary files of writes that a killed process did not finish."""
     for entry in files.list(folder):
-        if entry.name.startswith(".") and entry.name.endswith(".tmp"):
+        if entry.name.startswith(".") and entry.name.endswith(_LEFTOVER):
             files.remove(folder / entry.name)

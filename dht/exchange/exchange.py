@@ -139,6 +139,14 @@ class ChunkExchange:
         ModelError: `bad-digest` if `root` is not a digest, `bad-blob` if the tree is invalid,
         `too-large` if the blob exceeds `most`.
         """
+        found = await self._stage_tree(root, peers, patience, most)
+        await self._host.offload(self._library.store.settle)
+        return found
+
+    async def _stage_tree(
+        self, root: str, peers: Peers, patience: float, most: int | None = None
+    ) -> Tree:
+        """Return a tree as `fetch_tree`, and stage it if it was fetched. Raises its errors."""
         _check_root(root)
         if root in self._library.blobs.roots():
             return await self._library.blobs.tree(root)
@@ -156,7 +164,7 @@ class ChunkExchange:
                 read.append(tree.read_node(top, index, nodes[digest]))
             # Hashing millions of digests takes seconds, too long for the event loop.
             found = await self._host.offload(tree.whole, top, read)
-            await self._library.blobs.keep(found, nodes)
+            await self._library.blobs.stage(found, nodes)
             await self._library.usage.note_fetched(root)
             return found
 
@@ -274,11 +282,11 @@ class ChunkExchange:
         progress: Progress | None = None,
         terms: FetchTerms = DEFAULT_TERMS,
     ) -> FetchReport:
-        """Fetch the tree of the blob `root`, then its chunks.
+        """Fetch the tree of the blob `root`, then its chunks. They become durable together.
 
         Raises the errors of `fetch_tree` and `fetch`.
         """
-        await self.fetch_tree(root, peers, patience=terms.patience)
+        await self._stage_tree(root, peers, terms.patience)
         content = await self._library.content(root)
         return await self.fetch(root, content.order, peers, progress, terms)
 

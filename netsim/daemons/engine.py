@@ -23,6 +23,7 @@ from ...tasks.engine.families import Architecture
 from ...tasks.engine.interface import LoadShard
 from ...tasks.engine.process import EngineProcess
 from ...tasks.engine.shard import Compute
+from ...tasks.engine.spans.answers import FrameOutput
 from ...tasks.engine.wire import Buffer, Header, Payload, WireClosed
 from ...transport.decoding import decode
 from ...transport.host.seam import Host
@@ -56,7 +57,7 @@ class SimulatedCore(Core):
     ) -> None:
         self._host = host  # first, because the core asks the clock
         self._watch = watch
-        super().__init__(emit, memory_bytes=memory_bytes)
+        super().__init__(FrameOutput(emit), memory_bytes=memory_bytes)
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
         """Load the weights of a shard, and count the time that reading them takes."""

@@ -98,13 +98,9 @@ class DiskFiles:
         there = [move for move in moves if self._mount.find(str(move[0])) is not None]
         for staged, _ in there:
             self._sync(str(staged))
-        folders = dict.fromkeys(path.parent for _, path in there)
-        made = [folder for folder in folders if self._mount.find(str(folder)) is None]
-        for folder in made:
-            self._mount.make_folder(str(folder), mode=0o700)
         for staged, path in there:
             self._mount.rename(str(staged), str(path))
-        for folder in (*folders, *dict.fromkeys(folder.parent for folder in made)):
+        for folder in dict.fromkeys(path.parent for _, path in there):
             self._sync_folder(folder)
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:

@@ -59,8 +59,13 @@ class Network:
         self.sent = 0  # number of packets, as are the next two
         self.delivered = 0
         self.dropped = 0
-        self.interfere: Interfere | None = None
+        self.interfere: Interfere | None = None  # set by `interfere_by`
         self.contents = Contents()  # large contents of disks, each stored once
+
+    def interfere_by(self, interfere: Interfere | None) -> None:
+        """Have a function inject faults into all packets from now on, instead of an earlier one.
+        None ends that."""
+        self.interfere = interfere
 
     def note(self, what: str, host: str, packet: Packet) -> None:
         """Write an event `what` of a packet to the trace, if there is a trace."""

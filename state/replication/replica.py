@@ -8,7 +8,7 @@ add entries.
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from ...transport.identity import PeerId, peer_id_of, public_key_of
 from .. import defaults
@@ -68,6 +68,26 @@ class _Batch:
         sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
 
 
+class OwnEntries(Protocol):
+    """The rule for entries of this node's own feeds that peers have, from an earlier run of it."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether to pull such entries from peers."""
+
+    def takes(self, entry: Entry) -> bool:
+        """Return whether to admit a new entry that a peer sent."""
+
+
+class _Nothing:
+    """Rule of a replica that takes no entries of its own feeds from peers."""
+
+    begun = False
+
+    def takes(self, entry: Entry) -> bool:
+        return False
+
+
 class Replica(ReplicaFeeds):
     """The replica of one node, `own`."""
 
@@ -81,19 +101,18 @@ class Replica(ReplicaFeeds):
         *,
         authors: Authors | None = None,
         interest: Interest | None = None,
+        own_entries: OwnEntries | None = None,
         documents: int = defaults.DOCUMENTS,
         pause: Pause = at_once,
     ) -> None:
         """Create the replica without any feeds; call `restore` next.
 
         `interest` selects the plots of which other authors' feeds are stored, by default all.
+        Without `own_entries`, no entries of this node's own feeds are taken from peers.
         """
         super().__init__(own, archive, authors=authors, documents=documents, pause=pause)
         self.interest = interest or Interest()
-        self.takes_own: Callable[[Entry], bool] = lambda entry: False
-        """Returns whether to admit a new entry of this node's own feeds that a peer sent."""
-        self.wants_own = False
-        """Whether to pull entries of this node's own feeds from peers."""
+        self._own_entries = own_entries or _Nothing()
 
     async def restore(self, more: More | None = None) -> None:
         """Restore the feeds from the archive.
@@ -170,7 +189,7 @@ class Replica(ReplicaFeeds):
             return leads_on(mine, head, end)
         if head.epoch == FORKED.epoch:
             return head.same(FORKED)
-        if head.key == self.own and not self.wants_own:
+        if head.key == self.own and not self._own_entries.begun:
             return False  # the writer answers that with another epoch
         return mine is None or head[3:5] >= mine[:2]
 
@@ -269,7 +288,7 @@ class Replica(ReplicaFeeds):
         An entry that is no newer than the head may prove a fork. The writer decides about newer
         ones.
         """
-        return (mine is not None and entry.head[:2] <= mine[:2]) or self.takes_own(entry)
+        return (mine is not None and entry.head[:2] <= mine[:2]) or self._own_entries.takes(entry)
 
     async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
         name, _ = peek_entry(one)

@@ -8,7 +8,7 @@ each step, which may belong to many sessions (scheduler.py); their KV is in shar
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -25,8 +25,8 @@ from .kv.hostcopies import HostCopies
 from .kv.states import SessionStates
 from .messages import loaded_value, parse_adapter, parse_load
 from .session import Session
-from .shard import Compute, LoadedShard
-from .spans.answers import Emit
+from .shard import Compute, LoadedShard, Stop
+from .spans.answers import FrameOutput
 from .spans.opening import block_names, parse_open
 from .spans.rules import SessionRules, recalled
 from .spans.runner import Runner
@@ -44,29 +44,23 @@ class Core:
     and `step`."""
 
     def __init__(
-        self,
-        emit: Emit,
-        emit_soon: Emit | None = None,
-        settle: Callable[[bool], None] = lambda urgent: None,
-        *,
-        memory_bytes: int = 0,
+        self, output: FrameOutput, *, stop: Stop | None = None, memory_bytes: int = 0
     ) -> None:
         """Create a core without shards.
 
-        `emit` sends a frame at once. `emit_soon` may delay a frame until the next one, or until
-        `settle(urgent)`, which is called after each step and sends it if `urgent`. `memory_bytes`
-        limits weights and KV of all shards together (0: the available memory).
+        `stop` is asked during steps of background sessions, which end early if it returns True.
+        `memory_bytes` limits weights and KV of all shards together (0: the available memory).
         """
-        self._emit = emit
+        self._emit = output.emit
         self._memory_bytes = memory_bytes
         self.shards: dict[int, LoadedShard] = {}
         self.sessions: dict[SessionId, Session] = {}
         self._held_until = 0.0  # time until which background work waits
         self._opened = 0  # number of sessions that were ever opened
         self.training = Training(self._emit, self._loaded, self._spare_bytes, self.clock)
-        settled, copies = (emit_soon or emit, settle), HostCopies(self._host_bytes)
+        copies = HostCopies(self._host_bytes)
         self.runner = Runner(
-            self.sessions, self.training, emit, settled, copies, lambda: self.clock()
+            self.sessions, self.training, output, copies, lambda: self.clock(), stop=stop
         )
         kv_parts = arrival.KvParts(self._present, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {

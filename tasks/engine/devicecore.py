@@ -1,13 +1,11 @@
 """Core of a worker that computes with torch on one device."""
 
-from collections.abc import Callable
-
 from .compute.device import ComputeDevice
 from .core import Core
 from .families import Architecture
 from .interface import LoadShard
-from .shard import Compute
-from .spans.answers import Emit
+from .shard import Compute, Stop
+from .spans.answers import FrameOutput
 
 
 class DeviceCore(Core):
@@ -16,14 +14,13 @@ class DeviceCore(Core):
     def __init__(
         self,
         device: ComputeDevice,
-        emit: Emit,
-        emit_soon: Emit,
-        settle: Callable[[bool], None],
+        output: FrameOutput,
         *,
+        stop: Stop | None = None,
         memory_bytes: int,
     ) -> None:
         """The arguments after `device` are those of `Core`."""
-        super().__init__(emit, emit_soon, settle, memory_bytes=memory_bytes)
+        super().__init__(output, stop=stop, memory_bytes=memory_bytes)
         self._device = device
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:

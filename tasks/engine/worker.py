@@ -76,6 +76,7 @@ def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> None:
     from .compute.torchcompute import computing  # imported before `ready`, not at the first load
     from .devicecore import DeviceCore
     from .errors import EngineError
+    from .spans.answers import FrameOutput
 
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
@@ -88,9 +89,14 @@ def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> None:
     gc.freeze()  # excludes the permanent objects: collecting them takes longer than a step
     sender.send(("ready", VERSION, torch.__version__), b"")
     with computing():
-        memory = arguments.memory
-        core = DeviceCore(device, sender.send, sender.queue, sender.settle, memory_bytes=memory)
-        _serve(channel, core)
+        inbox = FrameInbox(channel)
+        core = DeviceCore(
+            device,
+            FrameOutput(sender.send, sender.queue, sender.settle),
+            stop=inbox.urgent,
+            memory_bytes=arguments.memory,
+        )
+        _serve(inbox, core)
 
 
 class FrameSender:
@@ -157,10 +163,8 @@ class FrameInbox:
             self._read += self._channel.receive()
 
 
-def _serve(channel: WorkerChannel, core: "Core") -> None:
+def _serve(inbox: FrameInbox, core: "Core") -> None:
     """Process frames and compute, until the connection closes."""
-    inbox = FrameInbox(channel)
-    core.runner.stop = inbox.urgent
     while True:
         for header, payload in inbox.frames(core.wait):
             core.handle(header, payload)

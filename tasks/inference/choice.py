@@ -406,11 +406,10 @@ class Choice:
         """Record that the stages of a session are open."""
         now = self._host.now()
         run.times.opening_s, run.times.began = now - run.times.began, now
-        run.times.on_first = partial(self._heard, run)
         if run.session in self._plans:
             self.router.take(*self._plans[run.session], now)
 
-    def _heard(self, run: GenerationRun) -> None:
+    def answered(self, run: GenerationRun) -> None:
         """Learn from the first token of a session."""
         if run.session not in self._plans:
             return

@@ -110,11 +110,11 @@ class Gateway:
         self.drafting = Drafting()
         """What drafts for the sessions of this gateway."""
         self._windows = Windows(courier, self.drafting)
-        self.runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, finders.seek)
         self.choice = routes.choice
         """What chooses chains, with its beliefs about stages and the errors of its predictions."""
+        self.runs = OpenRuns(host, courier, self._windows, self.choice)
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
         refilling = Refilling(host, courier, directory)

@@ -196,7 +196,6 @@ class RunTimes:
     first_at: float | None = None
     last_at: float = 0.0
     tokens: int = 0
-    on_first: Callable[[], None] | None = None  # called at the first token
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=MEASURED_TOKENS + 1))
 
     def note(self, now: float) -> None:
@@ -206,8 +205,6 @@ class RunTimes:
         self.tokens += 1
         if self.first_at is None:
             self.first_at = now
-            if self.on_first is not None:
-                self.on_first()
 
     @property
     def token_s(self) -> float:

@@ -313,8 +313,6 @@ class Stage:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         session.computed = cached
         session.heard = self._host.now()  # before, the gateway had nothing to send
-        if session.open.standby is None:
-            self.meter.opened(session.use)
         session.passed = cached
         held, order = session.served.shard, session.open
         if order.resume:

@@ -7,7 +7,7 @@ Spec: docs/spec/jobs.md.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -113,6 +113,8 @@ class Places:
     def __init__(self) -> None:
         self._limit = float(defaults.FIRST_ROWS)
         self._gate = trio.Lock()
+        self._opened = trio.Event()  # by the row that began last
+        self._opened.set()
         self.limiter = trio.CapacityLimiter(defaults.FIRST_ROWS)
 
     @property
@@ -126,16 +128,22 @@ class Places:
         waiting = self.limiter.statistics().tasks_waiting
         return max(0, int(self._limit) - self.busy - waiting)
 
-    async def begin(self, turn: IdleTime) -> None:
-        """Wait until a row may begin: one after the other, so that the event loop of a node that
-        opens many sessions answers its user's requests meanwhile.
+    async def begin(self, turn: IdleTime) -> Callable[[], None]:
+        """Wait until a row may begin. Return what the row calls as soon as its chain is open.
+
+        One row after the other opens its chain, so that the event loop of a node that opens many
+        sessions answers its user's requests meanwhile. A chain that takes longer than OPENING_TIME
+        waits for the network, and the next row opens its own beside it.
 
         None begins while there are such requests. Stages would refuse its session, and the attempt
         would take the event loop's time from the request.
         """
         async with self._gate:
-            await trio.sleep(defaults.ROW_PAUSE)
+            with trio.move_on_after(defaults.OPENING_TIME):
+                await self._opened.wait()
             await turn.come()
+            opened = self._opened = trio.Event()
+        return opened.set
 
     def had_room(self) -> None:
         """Record that a row was computed without a refusal."""
@@ -334,9 +342,9 @@ class RowRunner:
             return error_fields(error.code, error.message)
         while True:
             async with places.limiter:
-                await places.begin(turn)
+                opened = await places.begin(turn)
                 try:
-                    found = await self._kind.do(row, terms)
+                    found = await self._kind.do(row, replace(terms, opened=opened))
                     places.had_room()
                     return found
                 except BadRow as error:
@@ -346,6 +354,8 @@ class RowRunner:
                     alone = places.busy == 1 and not turn.is_wanted
                     if code not in _SHORTAGES or alone:
                         raise
+                finally:
+                    opened()
             if not turn.is_wanted:
                 places.had_no_room()
             await trio.sleep(defaults.PAUSE)

@@ -216,7 +216,7 @@ def write_model(folder: Path) -> None:
 
 def chunk_files(data: Path) -> dict[str, tuple[int, int]]:
     """Return the chunks in a node's store, with file data that a second write would change."""
-    files = (data / "models" / "chunks").glob("??/[0-9a-f]*")
+    files = (data / "models" / "chunks").glob("[0-9a-f]*")
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
@@ -241,7 +241,7 @@ def test_daemon_killed_during_a_fetch_continues_it(start: Start, tmp_path: Path)
     again = start(tmp_path / "2", *more)
     again.wait_until(serves)
     assert kept.items() <= chunk_files(again.data).items(), "a chunk was fetched twice"
-    assert not list(again.data.glob("models/chunks/*/.*")), "a partial file stayed"
+    assert not list(again.data.glob("models/chunks/.*")), "a partial file stayed"
     answer = shoal("run", "big", "x", "--raw", "--max-tokens", "2", "--data", str(again.data))
     assert answer.returncode == 0, answer.stderr
 

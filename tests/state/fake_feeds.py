@@ -67,13 +67,23 @@ class FakeNetwork:
         self.posts: list[tuple[PeerId, PeerId, str]] = []
 
 
+class TakesAll:
+    """A rule that takes all entries of a node's own feeds, once its writer has begun."""
+
+    begun = False
+
+    def takes(self, entry: Entry) -> bool:
+        return self.begun
+
+
 class FakeNode:
     def __init__(self, net: FakeNetwork, number: int, **replica: Any) -> None:
         self.net = net
         self.writer = Writer(number)
         self.peer, self.key = self.writer.peer, self.writer.key
         self.archive = MemoryArchive()
-        self.replica = Replica(self.peer, self.archive, **replica)
+        self.own_entries = TakesAll()
+        self.replica = Replica(self.peer, self.archive, own_entries=self.own_entries, **replica)
         self.exchange = FeedExchange(self.replica, self, Random(number).randrange)
         self.blamed: list[tuple[PeerId, str]] = []
         self.deaf = False  # answers no calls

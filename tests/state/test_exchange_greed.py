@@ -154,7 +154,7 @@ async def gone(monkeypatch: pytest.MonkeyPatch) -> None:
     await link(one, two)
     await one.write(("jobs", 0), a={"v": 1})
     one.replica.interest.wrote(("jobs", 0))
-    one.replica.wants_own = True
+    one.own_entries.begun = True
     real = one.call
     asked_own: list[str] = []
 

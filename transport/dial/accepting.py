@@ -61,8 +61,7 @@ class Accepting:
         self.acceptors: dict[int, Acceptor] = {}
         """Servers of other protocols, by the first byte of their connections."""
         self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
-        """Returns whether a TCP connection of a peer from an IP address results from hole
-        punching."""
+        """What `register_punched` has registered."""
         self.half_open = HalfOpen(shared.limits)
         self._host = shared.host
         self._guard = shared.guard
@@ -71,6 +70,14 @@ class Accepting:
         self._door = door
         self._links = links
         self._arrivals = Arrivals(shared.limits)
+
+    def register_punched(self, punched: Callable[[PeerId, str], bool]) -> None:
+        """Register `punched(peer, ip)`, which returns whether a TCP connection of that peer from
+        that IP address results from hole punching.
+
+        It replaces an earlier one. Without one, no accepted connection counts as punched.
+        """
+        self.punched = punched
 
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         """Accept connections until cancelled. Their links run in `nursery`."""

@@ -34,7 +34,7 @@ from ..rates import MemoryBudget
 from .accepting import Accepting, Acceptor
 from .aim import FailedDialLimiter
 from .introducing import Introducing
-from .rescue import Finder, Rescue
+from .rescue import Rescue
 from .tcp import connect, resolve
 
 
@@ -119,14 +119,6 @@ class Endpoint:
         """Register the acceptor of incoming connections that begin with `byte`. They carry no
         lane."""
         self.accepting.acceptors[byte] = acceptor
-
-    def register_punched(self, punched: Callable[[PeerId, str], bool]) -> None:
-        """Register `punched(peer, ip)`, which returns whether a TCP connection of that peer from
-        that IP address results from hole punching.
-
-        It replaces an earlier one. Without one, no accepted connection counts as punched.
-        """
-        self.accepting.punched = punched
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)`, called for every new link, whichever side dialled."""
@@ -217,14 +209,6 @@ class Endpoint:
     def links(self) -> list[Link]:
         """Return all live links."""
         return self._links.all()
-
-    def register_finder(self, finder: Finder) -> None:
-        """Register the search that runs when a link has lost its last path and redialling has not
-        brought a new one.
-
-        A later registration replaces this one. Without any, links are only redialled.
-        """
-        self.rescue.finder = finder
 
     @property
     def udp_port(self) -> int:

@@ -28,15 +28,21 @@ class ReachPeer(Protocol):
 
 
 class Rescue:
-    """Redialler of a peer at its last address. `finder` searches elsewhere at the same time."""
+    """Redialler of a peer at its last address. A registered finder searches elsewhere at the same
+    time."""
 
     def __init__(self, host: Host, reach: ReachPeer, timeout: float) -> None:
         """`timeout` is the time limit of one dial, in seconds."""
-        self.finder: Finder | None = None
+        self._finder: Finder | None = None
         self._host = host
         self._reach = reach
         self._timeout = timeout
         self._rounds: dict[RetryRounds[str], None] = {}
+
+    def register_finder(self, finder: Finder) -> None:
+        """Register the search that runs beside redialling. It replaces an earlier one. Without any,
+        links are only redialled."""
+        self._finder = finder
 
     def wake(self) -> None:
         """Dial again at once. Call this when the network has changed."""
@@ -55,8 +61,8 @@ class Rescue:
         self._rounds[rounds] = None
         try:
             async with trio.open_nursery() as nursery:
-                if self.finder is not None:
-                    nursery.start_soon(self.finder, link)
+                if self._finder is not None:
+                    nursery.start_soon(self._finder, link)
                 code = await rounds.run(lambda: self._dial_again(link))
                 nursery.cancel_scope.cancel()
         finally:

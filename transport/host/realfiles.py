@@ -154,15 +154,11 @@ class RealFiles:
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
         with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # concurrent syncs are combined into one
             list(pool.map(_sync, _shared_out([staged for staged, _ in moves])))
-            folders = dict.fromkeys(path.parent for _, path in moves)
-            for folder in folders:
-                folder.mkdir(mode=0o700, exist_ok=True)
             for staged, path in moves:
                 with suppress(FileNotFoundError):
                     os.replace(staged, path)
-            # A process that made a folder may have been killed before it had synced the name.
-            above = dict.fromkeys(folder.parent for folder in folders)
-            list(pool.map(_sync, _shared_out([*(folders | above)])))
+            folders = dict.fromkeys(path.parent for _, path in moves)
+            list(pool.map(_sync, _shared_out([*folders])))
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:
         try:

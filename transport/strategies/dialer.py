@@ -161,8 +161,8 @@ class Dialer:
     def _listen_to_parts(self) -> None:
         """Register the callbacks by which the parts work together."""
         endpoint, take = self.endpoint, self._incoming.take
-        endpoint.register_punched(self.puncher.opened)
-        endpoint.register_finder(self.connecting.find)
+        endpoint.accepting.register_punched(self.puncher.opened)
+        endpoint.rescue.register_finder(self.connecting.find)
         endpoint.accept(DIALBACK_BYTE[0], Acceptor("dialback", self._dialled_back))
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)

@@ -7,7 +7,6 @@ import copy
 import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import torch
@@ -205,17 +204,13 @@ class TorchCompute(ShardModel):
         """Compute pieces without adapters."""
         if self.steps is None:
             return self._forward(pieces, stop)
-        inputs = [self._input(piece) for piece in pieces]
-        # A source that is no longer a table of tokens belongs to the caller, so it is copied.
-        rows = self.steps.forward(torch.cat(inputs), pieces, stop)
+        rows = self.steps.forward(self._inputs(pieces), pieces, stop)
         parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
         return parts
 
     def _forward(self, pieces: Sequence[Piece], stop: Stop | None = None) -> Sequence[torch.Tensor]:
         """Compute pieces of which those with the same adapter are consecutive."""
-        inputs = [self._input(piece) for piece in pieces]
-        # A step that is stopped is computed again from the same sources.
-        x = inputs[0] if len(inputs) == 1 and stop is None else torch.cat(inputs)
+        x = self._inputs(pieces)
         batch = Attention(pieces, self.arch.kv_heads, self.device)
         self._states.prepare([piece.state for piece in pieces if piece.state is not None])
         adapters = self._adapters(pieces)
@@ -233,11 +228,18 @@ class TorchCompute(ShardModel):
             first = end
         return StepAdapters(found, self.least_rows) if found else WITHOUT_ADAPTERS
 
-    def _input(self, piece: Piece) -> torch.Tensor:
-        """Return the input rows of a piece (count x hidden)."""
-        source: Any = piece.source
-        rows = source[piece.first : piece.first + piece.count]
-        return rows if source.is_floating_point() else self.embed(rows)
+    def _inputs(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        """Return the input rows of pieces (rows x hidden), as a copy.
+
+        The steps overwrite them, and one that is stopped is computed again from the same sources.
+        """
+        sources: list[torch.Tensor] = [
+            piece.source[piece.first : piece.first + piece.count] for piece in pieces
+        ]
+        if not any(each.is_floating_point() for each in sources):
+            return self.embed(torch.cat(sources))  # for all at once, which is much faster
+        rows = [each if each.is_floating_point() else self.embed(each) for each in sources]
+        return torch.cat(rows)
 
     def values(self, rows: torch.Tensor, logits: bool, position: int) -> torch.Tensor:
         out = self.logits(rows) if logits else rows

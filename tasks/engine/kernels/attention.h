@@ -10,6 +10,7 @@ const int BLOCK = 16, TILE = 16, CHUNK = 64;  // positions of a block and of a c
 const int HEADS = 4;                          // heads of a text's row that are computed at once
 const int BLEND_V = W < 16 ? 2 : 4;           // vectors of each of HEADS heads that fit into registers
 const float NONE = -1e30f;                    // a score that counts as none
+const int64_t SOON = 2 * BLOCK;               // positions from a key that is read to one that is prefetched
 
 INLINE vf load_kv(const uint8_t *from, int64_t i, bool wide) {
     return wide ? load((const float *)from + i) : load_bf16((const uint16_t *)from + i);
@@ -19,7 +20,8 @@ INLINE vf load_kv(const uint8_t *from, int64_t i, bool wide) {
 struct Cache {
     const uint8_t *base;
     const int32_t *blocks;
-    int64_t row;  // bytes of a position
+    int64_t row;   // bytes of a position
+    int64_t next;  // bytes to the next head of the layer, 0 after the last one
     bool wide;
 
     const uint8_t *at(int64_t position) const {
@@ -30,17 +32,26 @@ struct Cache {
 static Cache cache_of(const Model *m, const uint8_t *memory, const Piece *piece, int64_t head) {
     bool wide = m->dtype == FLOAT32;
     int64_t row = m->head_dim * (wide ? 4 : 2);
-    return {memory + head * m->slots * row, piece->blocks, row, wide};
+    int64_t next = head + 1 < m->kv_heads ? m->slots * row : 0;
+    return {memory + head * m->slots * row, piece->blocks, row, next, wide};
 }
 
 // Scores of H queries for the positions `first` to `end` - 1.
+//
+// The blocks of a text lie anywhere in memory, and the processor would wait for each of them. So
+// beside each position, keys of a later block are prefetched, or else those of the next head, and
+// the position's values.
 template <int H, bool WIDE>
-static void score(const Cache *keys, int64_t first, int64_t end, int64_t D, const float *q,
-                  float *scores, int64_t ld) {
+static void score(const Cache *keys, const Cache *values, int64_t first, int64_t end, int64_t D,
+                  const float *q, float *scores, int64_t ld) {
     for (int64_t t = first; t < end;) {
-        const uint8_t *key = keys->at(t);
-        int64_t stop = (t / BLOCK + 1) * BLOCK;
+        const uint8_t *key = keys->at(t), *value = values->at(t);
+        int64_t stop = (t / BLOCK + 1) * BLOCK, past = t + SOON - up(end, BLOCK);
+        int64_t other = first + past < end ? first + past : end - 1;
+        const uint8_t *soon = past < 0 ? keys->at(t + SOON) : keys->at(other) + keys->next;
         for (stop = stop < end ? stop : end; t < stop; t++, key += keys->row) {
+            for (int64_t i = 0; i < keys->row; i += 64) prefetch(soon + i), prefetch(value + i);
+            soon += keys->row, value += keys->row;
             vf sum[H];
             for (int h = 0; h < H; h++) sum[h] = vzero();
             for (int64_t d = 0; d < D; d += W) {
@@ -54,13 +65,13 @@ static void score(const Cache *keys, int64_t first, int64_t end, int64_t D, cons
 
 // Replaces scores by their exponentials, and returns the sum of these.
 static float soften(float *scores, int64_t count) {
-    float most = NONE;
     int64_t padded = up(count, W);
-    for (int64_t t = 0; t < count; t++) most = scores[t] > most ? scores[t] : most;
     for (int64_t t = count; t < padded; t++) scores[t] = NONE;
-    vf all = vzero();
+    vf all = vzero(), most = splat(NONE);
+    for (int64_t t = 0; t < padded; t += W) most = vmax(most, load(scores + t));
+    most = splat(max_of(most));
     for (int64_t t = 0; t < padded; t += W) {
-        vf e = exponential(load(scores + t) - splat(most));
+        vf e = exponential(load(scores + t) - most);
         store(scores + t, e);
         if (t + W > count)
             for (int64_t i = count; i < t + W; i++) scores[i] = 0;
@@ -97,7 +108,7 @@ template <int H, bool WIDE>
 static void attend_heads(const Cache *keys, const Cache *values, int64_t first, int64_t end,
                          int64_t D, const float *q, float *scores, int64_t ld, float *out) {
     const int MOST = BLEND_V;
-    score<H, WIDE>(keys, first, end, D, q, scores, ld);
+    score<H, WIDE>(keys, values, first, end, D, q, scores, ld);
     float sums[H];
     for (int h = 0; h < H; h++) sums[h] = soften(scores + h * ld, end - first);
     int64_t d = 0;

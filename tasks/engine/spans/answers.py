@@ -1,6 +1,7 @@
 """Answers to spans: what a step has computed, as frames for the daemon. No I/O."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EngineError
@@ -16,21 +17,33 @@ Done = list[tuple[Session, SpanInProgress, list[Any]]]
 """The sessions of a step, with the outputs of their rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class FrameOutput:
+    """How a worker sends frames.
+
+    `emit` sends one at once. `emit_soon`, by default the same, may delay one until the next frame,
+    or until `settle(urgent)`, which is called after each step and sends it if `urgent`.
+    """
+
+    emit: Emit
+    emit_soon: Emit | None = None
+    settle: Callable[[bool], None] = lambda urgent: None
+
+
 class StoredAnswers:
     """Emits the answers to spans of all sessions of a worker."""
 
     def __init__(
         self,
-        emit: Emit,
-        emit_soon: Emit,
-        settle: Callable[[bool], None],
+        output: FrameOutput,
         groups: Groups,
         clock: Callable[[], float],
         may_retry: Callable[[Session], bool],
     ) -> None:
-        """The first three arguments are those of `Core`. `groups` learn when spans end. `may_retry`
-        returns whether rows that were not finite may be computed again without the kernels."""
-        self._emit, self._emit_soon, self._settle = emit, emit_soon, settle
+        """`groups` learn when spans end. `may_retry` returns whether rows that were not finite may
+        be computed again without the kernels."""
+        self._emit, self._settle = output.emit, output.settle
+        self._emit_soon = output.emit_soon or output.emit
         self._groups, self._clock = groups, clock
         self._retries = may_retry
         self._urgent = False  # whether a frame of the step must be sent at its end

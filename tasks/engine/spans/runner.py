@@ -21,7 +21,7 @@ from ..session import AnsweredSpan, Session, SpanInProgress
 from ..shard import Piece, StepStopped, Stop
 from ..training import Training
 from ..wire import Header
-from .answers import Emit, StoredAnswers
+from .answers import FrameOutput, StoredAnswers
 from .checks import check
 from .room import Room
 
@@ -33,25 +33,23 @@ class Runner:
         self,
         sessions: MutableMapping[SessionId, Session],
         training: Training,
-        emit: Emit,
-        settled: tuple[Emit, Callable[[bool], None]],
+        output: FrameOutput,
         copies: HostCopies,
         clock: Callable[[], float],
+        *,
+        stop: Stop | None = None,
     ) -> None:
-        """`sessions` are the open ones, and `copies` those of their KV in host memory. `emit` sends
-        a frame at once. `settled` are a function that may delay a frame, and one that is called
-        after each step and sends it if its argument is True."""
+        """`sessions` are the open ones, and `copies` those of their KV in host memory. `stop` is
+        asked during steps of background sessions, which end early if it returns True."""
         self._sessions = sessions
         self._training = training
-        self._emit = emit
+        self._emit = output.emit
         self._clock = clock
         self.scheduler = Scheduler()
-        self.stop: Stop | None = None
-        """Asked during steps of background sessions, which end early if it returns True."""
+        self._stop = stop
         self._by_share: dict[Share, Session] = {}
-        soon, settle = settled
         groups, retries = self.scheduler.groups, self._may_retry
-        self.answers = StoredAnswers(emit, soon, settle, groups, clock, retries)
+        self.answers = StoredAnswers(output, groups, clock, retries)
         self._reference_s = 0.0  # owed for steps without the native kernels; negative: saved up
         self._repaid_at = clock()
         self.room = Room(
@@ -265,7 +263,7 @@ class Runner:
         # A step may change states of recurrent layers before its end.
         stops = background and work[0][0].states is None
         slow = any(piece.reference for piece in pieces)
-        stop = self._show_life if slow else self.stop if stops else None
+        stop = self._show_life if slow else self._stop if stops else None
         try:
             outputs = iter(model.forward(pieces, stop))
         except StepStopped:

@@ -6,6 +6,7 @@ from ....transport.link.calls import Call, Refusal, Reply
 from ....transport.link.link import Link
 from ...engine.interface import SessionId
 from ...errors import SessionError
+from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun, Model
 from ..session import (
@@ -24,11 +25,15 @@ from .windows import Windows
 
 
 class OpenRuns:
-    """The open sessions of one gateway by their ids. Stages' messages go to the session's run."""
+    """The open sessions of one gateway by their ids. Stages' messages go to the session's run.
 
-    def __init__(self, host: Host, courier: Courier, windows: Windows) -> None:
+    `choice` learns from the first token of each run.
+    """
+
+    def __init__(self, host: Host, courier: Courier, windows: Windows, choice: Choice) -> None:
         self._host = host
         self._windows = windows
+        self._choice = choice
         # By session and epoch: two epochs while a chain is changed.
         self.runs: dict[tuple[SessionId, int], tuple[GenerationRun, Model]] = {}
         courier.handle("session.token", self._on_token)
@@ -78,9 +83,11 @@ class OpenRuns:
             run, model = self._find(call, token.session, token.epoch, head=True)
         except SessionError as error:
             return Refusal(error.code, error.message)
-        now = self._host.now()
+        now, first = self._host.now(), run.times.first_at is None
         if run.take_token(token, model.vocabulary, now):
             self._windows.follow(run, token, now)
+        if first and run.times.first_at is not None:
+            self._choice.answered(run)
         return Reply()
 
     def _on_progress(self, call: Call) -> Reply | Refusal:

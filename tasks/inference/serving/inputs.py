@@ -157,6 +157,9 @@ class StageInputs:
             why = f"{session.waiting} spans of {waiting} bytes are waiting already"
             self._endings.fail(session, "too-many-spans", why)
             return
+        if not session.begun:  # a session whose chain did not open was of no use
+            session.begun = True
+            self._meter.opened(session.use)
         session.queued.append(WaitingSpan(size, message.seconds, message.token, message.draft, ids))
         session.reached = max(session.reached, message.start + message.count)
         self._meter.read(session.use, 0 if session.asked else message.count)

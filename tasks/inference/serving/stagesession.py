@@ -80,6 +80,7 @@ class StageSession:
     failed: str = ""  # code of the failure that has ended it
     source: PeerId | None = None  # the node from which KV was fetched for it
     made: int = 0  # tokens sampled at this stage
+    begun: bool = False  # whether an input has come
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     counted: int | None = None  # inputs whose tokens are counted, from the end of the prompt on
     reached: int = 0  # positions that have been computed or are waiting

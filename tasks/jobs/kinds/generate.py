@@ -96,8 +96,12 @@ class Generate:
 
     async def do(self, row: GenerateRow, terms: RowTerms) -> Fields:
         request = self._request(row, terms)
+
+        async def emit(_event: GatewayEvent) -> None:
+            terms.opened()  # the first event is the chain
+
         with impossible_rows():
-            done = await terms.services.generate(request, _ignore)
+            done = await terms.services.generate(request, emit)
         fingerprint = pack_fingerprint(done.token_ids, done.logprobs)
         return {
             "text": done.text,
@@ -154,7 +158,3 @@ def _max_tokens(row: GenerateRow, spec: JobSpec) -> int:
     if row.max_tokens is not None and row.max_tokens > most:
         raise BadRow(f"`max_tokens` is {row.max_tokens}, the job's is {most}")
     return row.max_tokens or most
-
-
-async def _ignore(_event: GatewayEvent) -> None:
-    pass

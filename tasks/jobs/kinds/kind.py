@@ -110,13 +110,15 @@ class Services(Protocol):
 @dataclass(frozen=True, slots=True)
 class RowTerms:
     """The circumstances in which a row is done: its job, and when the job may compute. A row that
-    is checked is computed `apart` from the node that did it."""
+    is checked is computed `apart` from the node that did it. `opened` is to be called when the
+    row's chain is open; the next row may begin then."""
 
     job: str
     spec: JobSpec
     turn: Turn
     services: Services
     apart: Apart | None = None
+    opened: Callable[[], None] = lambda: None
 
 
 class Kind(Declared, Protocol, Generic[T]):

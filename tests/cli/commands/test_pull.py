@@ -142,7 +142,7 @@ def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
     )  # fmt: skip
     chunks = puller.data / "models" / "chunks"
     until = time.monotonic() + 60
-    while time.monotonic() < until and len(list(chunks.glob("??/*"))) < 2:
+    while time.monotonic() < until and len(list(chunks.glob("[0-9a-f]*"))) < 2:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -153,7 +153,7 @@ def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["name"] == "tiny" and answer["root"] == model["root"]
-    held = (holder.data / "models" / "chunks").glob("??/[0-9a-f]*")
+    held = (holder.data / "models" / "chunks").glob("[0-9a-f]*")
     assert 0 < answer["fetched"] < sum(path.stat().st_size for path in held)
     again = json.loads(shoal("model", "pull", "tiny", "--json", *data).stdout)
     assert again["fetched"] == 0

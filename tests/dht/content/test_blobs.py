@@ -1,11 +1,19 @@
 """blobs: a file comes out unchanged, whatever happened to its chunks in between."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from shoal.dht.content import tree
+from shoal.dht.content.blobs import Blobs
+from shoal.dht.content.chunkstore import ChunkStore
 from shoal.dht.defaults import CHUNK
 from shoal.dht.errors import ChunkCorrupt, ChunkMissing, ModelError, NotEnoughDisk
+from shoal.netsim.clock import Events
+from shoal.netsim.daemons.files import DiskFiles
+from shoal.netsim.disk.disk import Disk, DiskSpec
+from shoal.netsim.disk.mount import Mount
 from shoal.transport.host.realfiles import RealFiles
 
 from ..models import FakeHost, open_library
@@ -106,3 +114,59 @@ async def test_a_forgotten_blob_is_unknown_after_a_restart_too(tmp_path: Path) -
     await library.forget(root)
     assert not library.knows(root)
     assert not (await open_library(tmp_path / "data")).knows(root)
+
+
+class DiskHost(FakeHost):
+    """Host whose files are on a simulated disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(inline=True)
+        self._disk_files = DiskFiles(Mount(disk))
+
+    @property
+    def files(self) -> DiskFiles:  # type: ignore[override]
+        return self._disk_files
+
+
+def opened(disk: Disk) -> Blobs:
+    host = DiskHost(disk)
+    store = ChunkStore(host, Path("/chunks"), reserve=0)
+    store.open()
+    blobs = Blobs(host, Path("/blobs"), store)
+    blobs.open()
+    return blobs
+
+
+FOUND, NODES = tree.build(3 * CHUNK, ["a" * 64, "b" * 64, "c" * 64])
+
+
+@pytest.mark.parametrize("step", range(41))
+async def test_a_blob_that_is_known_after_a_crash_has_its_whole_tree(step: int) -> None:
+    known = 0
+    for seed in range(10):
+        disk = Disk(Events(), Random(seed), DiskSpec())
+        blobs = opened(disk)
+        disk.events.run_until(disk.busy_until)
+        began = disk.events.now
+        await blobs.keep(FOUND, NODES)
+        disk.events.run_until(began + step / 40 * (disk.busy_until - began))
+        disk.crash()
+        after = opened(disk)
+        if after.roots():
+            known += 1
+            assert (await after.tree(FOUND.root)).leaves == FOUND.leaves
+    if step in (0, 40):
+        assert known == (10 if step else 0)
+
+
+async def test_a_staged_blob_is_known_once_it_settles_and_gone_once_it_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    library = await open_library(tmp_path / "data")
+    await library.blobs.stage(FOUND, NODES)
+    assert library.blobs.roots() == {FOUND.root}
+    (staged,) = (path for path in (tmp_path / "data" / "blobs").iterdir())
+    assert staged.suffix == ".tmp", "it is not durable yet"
+    await library.blobs.forget(FOUND.root)
+    library.store.settle()
+    assert not (await open_library(tmp_path / "data")).blobs.roots()

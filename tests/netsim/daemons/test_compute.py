@@ -29,6 +29,7 @@ from shoal.tasks.engine.interface import (
 from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.messages import adapter_payload, load_payload, parse_event, span_frame
 from shoal.tasks.engine.shard import Compute, Piece
+from shoal.tasks.engine.spans.answers import FrameOutput
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
 from tests.netsim.daemons.shards import (
@@ -62,7 +63,7 @@ class Stage:
 
     def __init__(self, parts: Parts = WHOLE, **more: Any) -> None:
         self.frames: list[tuple[Header, memoryview]] = []
-        self.core = NumberCore(self._emit, memory_bytes=1 << 30)
+        self.core = NumberCore(FrameOutput(self._emit), memory_bytes=1 << 30)
         self.loaded = self.request("load", 0, payload=load_payload(shard(FILES, parts, **more)))
 
     def _emit(self, header: Header, payload: Buffer) -> None:

@@ -187,7 +187,7 @@ def test_folders_and_sizes() -> None:
 
 
 STAGED = [Path(f"/data/.{name}.new") for name in "abc"]
-SETTLED = [Path(f"/data/new/{name}") for name in "abc"]  # `settle` creates their folder
+SETTLED = [Path(f"/data/{name}") for name in "abc"]
 
 
 def settle_crashes(files: type[DiskFiles], seed: int) -> Iterator[tuple[float, list[bytes]]]:

@@ -199,7 +199,7 @@ def test_a_fault_can_hold_and_drop() -> None:
     def interfere(packet: Packet, receiver: str) -> float:
         return next(verdicts) if receiver == "echo" else 0.0
 
-    world.network.interfere = interfere
+    world.network.interfere_by(interfere)
     world.events.run_until(2.5)
     assert [when for when, *_ in echo.heard] == [0.51, 2.01]
     assert world.network.dropped == 1

@@ -34,7 +34,7 @@ class Wire:
         self.world = world
         self.decide = decide
         self.seen: list[tuple[float, str, TcpSegment]] = []  # time, receiver, segment
-        world.network.interfere = self._interfere
+        world.network.interfere_by(self._interfere)
 
     def _interfere(self, packet: Packet, host: str) -> float:
         if packet.proto == TCP:
@@ -263,7 +263,7 @@ def test_a_spike_of_delay_is_no_loss() -> None:
         count += packet.size > 1400
         return 2.0 - now if host == "far" and 1.0 <= now < 2.0 else 0.0
 
-    world.network.interfere = hold
+    world.network.interfere_by(hold)
     marks = world.run(transfer, near, far, 1_448_000)
     assert marks[-1][0] < 3.5
     assert count < 1000 + 10

@@ -320,7 +320,7 @@ async def reported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     await two.replica.grouped(writer.peer for writer in (*others, one.writer))
     entries = [writer.write(a={"v": 1}) for writer in (*others, Writer(1))]
     await two.replica.take([(entry.sealed,) for entry in entries])
-    one.replica.wants_own, one.replica.takes_own = True, lambda entry: True
+    one.own_entries.begun = True
     monkeypatch.setattr(defaults, "HEADS", 8)
     monkeypatch.setattr(defaults, "TOLD", 4)
     for _ in range(20):
@@ -384,7 +384,7 @@ async def own() -> None:
     await one.pull()
     assert one.replica.head(one.key, MEMBER) is None
     assert reports == [two.peer]  # it does not want its own missing entries
-    one.replica.wants_own, one.replica.takes_own = True, lambda entry: True
+    one.own_entries.begun = True
     await three.replica.take([(entry.sealed,) for entry in entries])
     await one.exchange.compare(three.peer)
     assert reports == [two.peer]  # now it does
@@ -575,8 +575,7 @@ async def own_aside() -> None:
     again = FakeNode(net, 1, interest=Interest([]))
     reports: list[PeerId] = []
     again.exchange.on_reported.append(reports.append)
-    again.replica.takes_own = lambda entry: True
-    again.replica.wants_own = True
+    again.own_entries.begun = True
     await link(again, large)
     await again.exchange.compare(large.peer)
     assert reports == []

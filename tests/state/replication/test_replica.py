@@ -20,7 +20,7 @@ from shoal.state.replication.replicafeeds import Watcher
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.views.views import Views
 from shoal.transport.identity import PeerId, peer_id_of
-from tests.state.fake_feeds import MEMBER, Writer, at_once, facts_of
+from tests.state.fake_feeds import MEMBER, TakesAll, Writer, at_once, facts_of
 
 A, B, C = (Writer(number) for number in (11, 12, 13))
 
@@ -352,12 +352,13 @@ def test_a_damaged_feed_is_dropped_to_be_fetched_again() -> None:
 
 def test_own_entries_come_from_the_writer_only() -> None:
     me = Writer(1)
-    it = replica()
+    taken = TakesAll()
+    it = replica(own_entries=taken)
     first, second = me.write(a={"v": 1}), me.write(a={"v": 2})
     at_once(it.write([first]))
     assert take(it, second).news == {}
     assert not it.lacks(told(me.key, MEMBER, second.head))
-    it.wants_own, it.takes_own = True, lambda entry: entry.seq == 1
+    taken.begun = True
     assert it.lacks(told(me.key, MEMBER, second.head))
     assert take(it, second).news
     with pytest.raises(BadEntry):

@@ -33,7 +33,8 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
 from shoal.tasks.engine.scheduling.costs import StepCosts
-from shoal.tasks.engine.shard import LoadedShard
+from shoal.tasks.engine.shard import LoadedShard, Stop
+from shoal.tasks.engine.spans.answers import FrameOutput
 from shoal.tasks.engine.wire import Buffer, Header
 
 NAMES = {
@@ -196,13 +197,19 @@ class Driver:
     """
 
     def __init__(
-        self, shard: LoadShard | None = None, *, memory_bytes: int = 0, measured: bool = False
+        self,
+        shard: LoadShard | None = None,
+        *,
+        memory_bytes: int = 0,
+        measured: bool = False,
+        stop: Stop | None = None,
     ) -> None:
         self.frames: list[tuple[Header, memoryview]] = []
         self.steps = 0
         self.soon: list[int] = []  # which of all frames so far might have waited
         self._emitted = 0
-        self.core = Core(self._emit, self._emit_soon, memory_bytes=memory_bytes)
+        output = FrameOutput(self._emit, self._emit_soon)
+        self.core = Core(output, stop=stop, memory_bytes=memory_bytes)
         if shard is not None:
             with pytest.MonkeyPatch.context() as patch:
                 if not measured:

@@ -464,14 +464,13 @@ def test_a_background_step_ends_early_for_a_request(
     if not kernels:
         monkeypatch.setattr(choice, "kernels", lambda: None)
     made = checkpoint("Llama", head_dim=16)
-    worker = driver(made.shard())
     asked: list[int] = []
 
     def stop() -> bool:
         asked.append(worker.steps)
         return worker.steps in (1, 4) and asked.count(worker.steps) == 3  # before the third layer
 
-    worker.core.runner.stop = stop
+    worker = driver(made.shard(), stop=stop)
     name = b"background".ljust(16, b".")
     assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
     worker.submit(prompt(name, steps=8))
@@ -487,8 +486,7 @@ def test_a_background_step_ends_early_for_a_request(
 
 def test_a_step_with_recurrent_layers_does_not_end_early(checkpoint: Any, driver: Any) -> None:
     made = checkpoint("Qwen3Next")
-    worker = driver(made.shard())
-    worker.core.runner.stop = lambda: True
+    worker = driver(made.shard(), stop=lambda: True)
     name = b"background".ljust(16, b".")
     assert worker.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
     worker.submit(prompt(name, steps=2))

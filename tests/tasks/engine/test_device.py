@@ -26,6 +26,7 @@ from shoal.tasks.engine.interface import Sampling, Span, TokenEvent
 from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.engine.sampling import choose
+from shoal.tasks.engine.spans.answers import FrameOutput
 from shoal.transport.host.real import RealHost
 
 TOKENS = (5, 17, 3, 88, 41, 9, 60)
@@ -223,7 +224,7 @@ def test_the_core_asks_its_device_for_memory() -> None:
     def ignore(*_: object) -> None:
         """Take frames and settle."""
 
-    core = DeviceCore(Full(), ignore, ignore, ignore, memory_bytes=0)
+    core = DeviceCore(Full(), FrameOutput(ignore), memory_bytes=0)
     assert (core.available_bytes(), core.resident_bytes()) == (7, 5)
 
 

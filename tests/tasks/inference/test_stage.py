@@ -815,6 +815,20 @@ async def test_an_idle_open_session_does_not_block_jobs(
 
 
 @pytest.mark.trio
+async def test_a_session_without_an_input_is_no_request(autojump_clock: object) -> None:
+    """Another stage may have refused it, and then the gateway asks again."""
+    swarm = FakeSwarm((2, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        await _close_all(swarm)
+        for node in swarm.stages:
+            assert all(count.requests == 0 for count in node.stage.meter.take().values())
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize("splits", [(6,), (2, 6), (2, 4, 6)])
 async def test_each_stage_counts_what_it_did(
     autojump_clock: object, splits: tuple[int, ...]

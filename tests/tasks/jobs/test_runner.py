@@ -16,7 +16,7 @@ from shoal.state.views.members import Members
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
 from shoal.tasks.inference.conversation.recomputing import Recomputed, Ties
-from shoal.tasks.inference.generation import Apart, GatewayEvent, GenerateRequest, Summary
+from shoal.tasks.inference.generation import Apart, GatewayEvent, GenerateRequest, Routed, Summary
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.checking.fingerprint import read_fingerprint
 from shoal.tasks.jobs.claimant import Claimant, JobHandling
@@ -48,11 +48,22 @@ class Gateway:
         self.room = 1000
         self.lost_after = 1000  # requests
         self.open = self.most = 0
+        self.opening: float | None = None  # seconds until a chain is open, None: never told
+        self.refused: set[str] = set()  # prompts for which no chain is opened
+        self._opening = self.most_opening = 0  # chains at once
 
     async def generate(
         self, request: GenerateRequest, emit: Callable[[GatewayEvent], Awaitable[None]]
     ) -> Summary:
         self.requests.append(request)
+        if request.prompt in self.refused:
+            raise PromptTooLong(2000, 1024)
+        if self.opening is not None:
+            self._opening += 1
+            self.most_opening = max(self.most_opening, self._opening)
+            await trio.sleep(self.opening)
+            self._opening -= 1
+            await emit(Routed(()))
         await self._compute(request.prompt or "")
         said = (request.prompt or "").upper()
         return Summary("stop", 3, 2, 0.1, 10.0, 0.0, said, (1, 2), (-0.5, -0.1))
@@ -404,7 +415,7 @@ async def test_outputs_of_pieces_that_were_given_up_are_bounded(
     node = Node()
     monkeypatch.setattr(defaults, "OUTPUTS_KEPT", 3000)
     for number in range(20):
-        with trio.move_on_after(1.0 + 16 * defaults.ROW_PAUSE):  # half of the rows are done
+        with trio.move_on_after(1.0 + 16 * defaults.OPENING_TIME):  # half of the rows are done
             await node.run(replace(many(32), id=f"{number:064x}"))
     pieces = node.shop.outputs._pieces
     assert pieces is not None
@@ -429,7 +440,7 @@ async def test_no_row_begins_while_an_interactive_request_waits(autojump_clock: 
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(work)
-        await trio.sleep(5 * defaults.ROW_PAUSE)
+        await trio.sleep(5 * defaults.OPENING_TIME)
         begun = len(node.gateway.requests)
         assert 0 < begun < 10
         node.interactive = 1
@@ -437,3 +448,26 @@ async def test_no_row_begins_while_an_interactive_request_waits(autojump_clock: 
         assert len(node.gateway.requests) == begun
         node.interactive = 0
     assert len(node.gateway.requests) == 64 and len(rows_of(outcomes[0])) == 64
+
+
+@pytest.mark.parametrize(("opening", "at_once"), [(0.004, 1), (0.05, 3)])
+async def test_a_row_begins_as_soon_as_the_row_before_has_its_chain(
+    opening: float, at_once: int, autojump_clock: object
+) -> None:
+    """Chains are opened one after the other, unless they take long: those wait for the network."""
+    node, began = Node(), trio.current_time()
+    node.gateway.opening = opening
+    assert len(rows_of(await node.run(many(32)))) == 32
+    assert node.gateway.most_opening == at_once
+    begun = trio.current_time() - began - 1.0  # a row takes a second
+    assert begun < 32 * min(opening, defaults.OPENING_TIME) + opening + 0.001
+
+
+async def test_a_row_that_fails_before_it_has_a_chain_delays_no_other(
+    autojump_clock: object,
+) -> None:
+    node, began = Node(), trio.current_time()
+    node.gateway.opening = 0.0
+    node.gateway.refused = {f"row {number}" for number in range(0, 32, 2)}
+    assert sum("error" in row for row in rows_of(await node.run(many(32)))) == 16
+    assert trio.current_time() - began < 1.0 + 2 * defaults.OPENING_TIME

@@ -405,7 +405,7 @@ async def test_the_machine() -> None:
 
 def test_staged_files_settle_together(tmp_path: Path) -> None:
     files = FILES
-    moves = [(tmp_path / f".{n}.new", tmp_path / str(n % 3) / str(n)) for n in range(20)]
+    moves = [(tmp_path / f".{n}.new", tmp_path / str(n)) for n in range(20)]
     for staged, _ in moves[:-1]:
         files.stage(staged, b"data")
     with pytest.raises(FileExistsError):
@@ -414,30 +414,28 @@ def test_staged_files_settle_together(tmp_path: Path) -> None:
     assert files.size(tmp_path / ".empty.new") == 0
     files.settle(moves)  # one of them no longer exists
     files.settle(moves)
-    assert {entry.name for entry in files.list(tmp_path)} == {"0", "1", "2", ".empty.new"}
-    names = {entry.name for n in "012" for entry in files.list(tmp_path / n)}
-    assert names == {str(n) for n in range(19)}
-    assert files.read(tmp_path / "0" / "3", limit=10) == b"data"
+    names = {entry.name for entry in files.list(tmp_path)}
+    assert names == {str(n) for n in range(19)} | {".empty.new"}
+    assert files.read(tmp_path / "3", limit=10) == b"data"
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_settled_files_are_synced_before_their_move_and_all_folders_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+def test_settled_files_are_synced_before_their_move_and_their_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder above is synced even if the folder of the files is there: the process that made
-    it may have ended before that sync."""
-    staged, folder, synced = tmp_path / ".0.new", tmp_path / "folder", list[tuple[Path, bool]]()
-    if there:
-        folder.mkdir()
-    FILES.stage(staged, b"data")
+    moves, synced = (
+        [(tmp_path / f".{n}.new", tmp_path / n) for n in "012"],
+        list[tuple[Path, int]](),
+    )
+    for staged, _ in moves:
+        FILES.stage(staged, b"data")
 
     def sync(paths: Iterable[Path]) -> None:
-        synced.extend((path, (folder / "0").exists()) for path in paths)
+        synced.extend((path, sum(moved.exists() for _, moved in moves)) for path in paths)
 
     monkeypatch.setattr(realfiles, "_sync", sync)
-    FILES.settle([(staged, folder / "0")])
-    assert synced[0] == (staged, False)
-    assert {*synced[1:]} == {(folder, True), (tmp_path, True)}
+    FILES.settle(moves)
+    assert {*synced[:3]} == {(staged, 0) for staged, _ in moves}
+    assert synced[3:] == [(tmp_path, 3)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 2**20, 2**20 + 5])

@@ -247,7 +247,7 @@ async def test_thirty_on_one_lan(world: World) -> None:
 async def test_half_of_all_datagrams_lost(world: World) -> None:
     _, hosts = home(world, 4)
     luck = world.streams.get("test", "loss")
-    world.network.interfere = lambda packet, host: -1.0 if luck.random() < 0.5 else 0.0
+    world.network.interfere_by(lambda packet, host: -1.0 if luck.random() < 0.5 else 0.0)
     async with trio.open_nursery() as nursery:
         nodes = [node(nursery, host, seed + 1) for seed, host in enumerate(hosts)]
         await trio.sleep(300)

@@ -126,7 +126,7 @@ async def test_the_finder_is_asked_when_nothing_carries_a_link() -> None:
         asked.append(link)
         await second_path(a, b, PathKind.PUNCHED)
 
-    a.endpoint.register_finder(find)
+    a.endpoint.rescue.register_finder(find)
     async with running(a, b) as nursery:
         link, proxy = await through_a_proxy(a, b, nursery)
         proxy.freeze()

@@ -157,7 +157,7 @@ async def test_a_peer_accepted_through_a_hole_counts_as_punched(
     b = await town.node(world.host("b"), strategies=strategies(udp=False))
     assert b.endpoint.accepting.punched == b.dialer.puncher.opened
     here = a.computer.addresses()[0], a.peer
-    b.endpoint.register_punched(lambda peer, ip: through_a_hole and (ip, peer) == here)
+    b.endpoint.accepting.register_punched(lambda peer, ip: through_a_hole and (ip, peer) == here)
     await a.connect(b.peer)
     await until(lambda: b.endpoint.link(a.peer))
     link = b.endpoint.link(a.peer)

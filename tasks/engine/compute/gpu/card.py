@@ -111,9 +111,6 @@ class CardCompute(TorchCompute):
     def fed_back(self, *tokens: int) -> Any:
         return np.asarray(tokens)
 
-    def _input(self, piece: Piece) -> torch.Tensor:
-        return self._inputs([piece])
-
     def _inputs(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Return the input rows of pieces, which are all token ids or all hidden states."""
         if isinstance(pieces[0].source, np.ndarray):
