@@ -49,7 +49,26 @@ static void score(const Cache *keys, const Cache *values, int64_t first, int64_t
         int64_t stop = (t / BLOCK + 1) * BLOCK, past = t + SOON - up(end, BLOCK);
         int64_t other = first + past < end ? first + past : end - 1;
         const uint8_t *soon = past < 0 ? keys->at(t + SOON) : keys->at(other) + keys->next;
-        for (stop = stop < end ? stop : end; t < stop; t++, key += keys->row) {
+        stop = stop < end ? stop : end;
+#if FOUR_SUMS
+        for (; t + 4 <= stop; t += 4, key += 4 * keys->row) {
+            for (int64_t i = 0; i < 4 * keys->row; i += 64) prefetch(soon + i), prefetch(value + i);
+            soon += 4 * keys->row, value += 4 * keys->row;
+            vf sum[H][4];
+            for (int h = 0; h < H; h++)
+                for (int i = 0; i < 4; i++) sum[h][i] = vzero();
+            for (int64_t d = 0; d < D; d += W) {
+                vf k[4];
+                for (int i = 0; i < 4; i++) k[i] = load_kv(key + i * keys->row, d, WIDE);
+                for (int h = 0; h < H; h++)
+                    for (int i = 0; i < 4; i++)
+                        sum[h][i] = vfma(load(q + h * D + d), k[i], sum[h][i]);
+            }
+            for (int h = 0; h < H; h++)
+                four_sums(sum[h][0], sum[h][1], sum[h][2], sum[h][3], scores + h * ld + t - first);
+        }
+#endif
+        for (; t < stop; t++, key += keys->row) {
             for (int64_t i = 0; i < keys->row; i += 64) prefetch(soon + i), prefetch(value + i);
             soon += keys->row, value += keys->row;
             vf sum[H];
