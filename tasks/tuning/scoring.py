@@ -64,8 +64,9 @@ class Scorer:
         """Return the loss of `text` behind `given`, a sum in nats, and the number of its tokens.
 
         The first token of all has no loss, because nothing predicts it. `adapter` is a name or a
-        root, or "". The author of `job` pays. Raises PromptTooLong, and SessionError `bad-request` if no token is left, and
-        `no-adapter` and `bad-adapter`, besides the errors of a TuningChain.
+        root, or "". The author of `job` pays. Raises PromptTooLong, and SessionError `bad-request`
+        if no token is left, and `no-adapter` and `bad-adapter`, besides the errors of a
+        TuningChain.
         """
         async with self._use(name) as model:
             if model.arch is None:
