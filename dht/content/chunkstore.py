@@ -190,9 +190,10 @@ class ChunkStore:
 
     def remove_marker(self, path: Path) -> None:
         """Delete a marker, whether it is staged or durable."""
-        for staged in [staged for staged, marker in self._markers.items() if marker == path]:
-            self._markers.pop(staged, None)
-            self._files.remove(staged)
+        for staged, marker in list(self._markers.items()):  # another thread may stage one
+            if marker == path:
+                self._markers.pop(staged, None)
+                self._files.remove(staged)
         self._files.remove(path)
 
     def settle(self) -> None:
@@ -371,8 +372,11 @@ def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelErro
     return NotEnoughDisk(path.parent, needed, free)
 
 
-def remove_leftovers(files: Files, folder: Path) -> None:
-    """Remove temporary files of writes that a killed process did not finish."""
-    for entry in files.list(folder):
-        if entry.name.startswith(".") and entry.name.endswith(_LEFTOVER):
-            files.remove(folder / entry.name)
+def remove_leftovers(files: Files, folder: Path) -> list[str]:
+    """Remove temporary files of writes that a killed process did not finish, and return their
+    names."""
+    names = [entry.name for entry in files.list(folder)]
+    found = [name for name in names if name.startswith(".") and name.endswith(_LEFTOVER)]
+    for name in found:
+        files.remove(folder / name)
+    return found

@@ -142,8 +142,10 @@ class Worker:
                 with self._guard.around("jobs to begin"):
                     free = self._offers() and not self._terms.turn.is_wanted
                     found = free and self._begin_some(nursery)
+                took = self._host.now() - began  # a search among a thousand jobs takes long
                 await self._pause(defaults.PAUSE if found or self._work else defaults.LOOK)
-                await trio.sleep(max(0.0, began + defaults.PAUSE / 5 - self._host.now()))
+                rest = max(defaults.PAUSE / 5, defaults.LOOK_PART * took)
+                await trio.sleep(max(0.0, began + rest - self._host.now()))
 
     async def leave(self) -> None:
         """Start no more jobs, and abandon the current one so that another node begins it at

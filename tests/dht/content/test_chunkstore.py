@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import random
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 from hypothesis import given
@@ -211,6 +211,24 @@ def test_a_removed_staged_chunk_does_not_come_back(store: ChunkStore) -> None:
     store.remove(DIGEST)
     store.settle()
     assert not store.has(DIGEST)
+
+
+def test_a_marker_is_removed_while_another_thread_stages_one(
+    store: ChunkStore, tmp_path: Path
+) -> None:
+    class Racing(PosixPath):
+        """Path that another marker is staged beside while it is compared."""
+
+        def __eq__(self, other: object) -> bool:
+            store.stage_marker(tmp_path / "other")
+            return str(self) == str(other)
+
+        __hash__ = PosixPath.__hash__
+
+    store.stage_marker(tmp_path / "marker")
+    store.remove_marker(Racing(tmp_path / "marker"))
+    store.settle()
+    assert (tmp_path / "other").exists() and not (tmp_path / "marker").exists()
 
 
 @pytest.mark.parametrize("torn", [0, 1, 4999])
