@@ -164,7 +164,8 @@ class Probing:
             due = min(self._tell(now), self.liveness.next_due(now), self._gathering.due)
             with trio.move_on_after(max(due - now, 0.0)):
                 await self._news.wait()
-            await trio.sleep(defaults.TURN_S)
+            pause = defaults.TURN_MEMBER_S * len(self.liveness.watched)
+            await trio.sleep(min(max(defaults.TURN_S, pause), defaults.TURN_MOST_S))
 
     def _let_rest(self) -> None:
         """Let links rest, which are then pinged only rarely.
