@@ -34,7 +34,7 @@ class ApiServer:
         self._wanted = port
         self._health = health
         self._backend = backend
-        self._clients: dict[ClientStream, None] = {}
+        self.clients: dict[ClientStream, None] = {}
         self._loading = trio.Lock()
         self._serve: Callable[[ClientStream], Awaitable[None]] | None = None
         self.token = ""
@@ -49,7 +49,7 @@ class ApiServer:
     @property
     def running(self) -> int:
         """Number of requests in progress."""
-        return sum(client.answering for client in self._clients)
+        return sum(client.answering for client in self.clients)
 
     def models(self) -> Sequence[str]:
         """Return the names of the models that can answer now."""
@@ -102,22 +102,22 @@ class ApiServer:
                 await trio.sleep(defaults.API_ACCEPT_PAUSE)
                 continue
             end = stream.socket.close
-            if len(self._clients) >= defaults.API_CONNECTIONS and not self._make_room():
+            if len(self.clients) >= defaults.API_CONNECTIONS and not self._make_room():
                 end()
                 continue
             scope = trio.CancelScope()
             client = ClientStream(stream, self._host.now(), scope.cancel)
-            self._clients[client] = None
+            self.clients[client] = None
             guard.start(nursery, "client of the API", self._keep, client, scope, end=end)
 
     def _make_room(self) -> bool:
         """Disconnect the client that has had no request in progress for the longest time. Return
         False if all have one."""
-        idle = [client for client in self._clients if not client.answering]
+        idle = [client for client in self.clients if not client.answering]
         if not idle:
             return False
         longest = min(idle, key=lambda client: client.idle_since)
-        self._clients.pop(longest, None)
+        self.clients.pop(longest, None)
         longest.close()
         return True
 
@@ -132,7 +132,7 @@ class ApiServer:
                     nursery.cancel_scope.cancel()
         finally:
             client.close()
-            self._clients.pop(client, None)
+            self.clients.pop(client, None)
 
     async def _loaded(self) -> Callable[[ClientStream], Awaitable[None]]:
         """Return the function that serves a client. Imports it in a thread at the first call."""

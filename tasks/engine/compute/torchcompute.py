@@ -115,7 +115,7 @@ class TorchCompute(ShardModel):
             return StepCosts(0.0, 0.0, 0.0)
         if blocks and self.packed and self._kernels is None:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
-        self._measured = _measured_costs(self, blocks)
+        self._measured = measured_costs(self, blocks)
         give_back()
         return self._measured
 
@@ -351,7 +351,7 @@ def _check_finite(values: torch.Tensor, position: int) -> None:
         raise EngineError("not-finite", f"values from position {position} on are not finite")
 
 
-def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
+def measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     """Measure steps of a few and of many rows, and an attention over one tile."""
     few, many = 1, min(model.calibration_rows, blocks * BLOCK, model.arch.context)
     if many <= few:
