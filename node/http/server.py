@@ -1,9 +1,12 @@
-"""The listener of the API: accepts clients on loopback, and limits their number.
+"""The listener of the API: accepts clients on loopback, and limits their number. The token that
+clients need is in a file of the data folder that only the owner can read.
 
 Everything that parses HTTP is imported when the first client connects.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 import trio
 from trio import TaskStatus
@@ -11,12 +14,12 @@ from trio import TaskStatus
 from ...transport.errors import AddressInUse, HostError
 from ...transport.host.seam import Host
 from .. import defaults
+from ..folder import disk_errors, read_small
 from ..health import Health
 from ..settings.config import DataFolder
 from .backend import Backend
 from .door import Door
 from .stream import ClientStream
-from .token import load_or_create_token
 
 CONDITION = "api"
 """Name of the condition that the API is not at its port."""
@@ -160,3 +163,22 @@ def _load(backend: Backend, door: Door) -> Callable[[ClientStream], Awaitable[No
         await HttpConnection(app, config, client).run()
 
     return serve
+
+
+_VALID: Final = re.compile(r"[\x21-\x7e]{16,256}")
+
+
+def load_or_create_token(host: Host, folder: DataFolder) -> str:
+    """Return the token, and create it if there is none. Blocks.
+
+    A token that other users could read, or that is too short, is replaced. Raises NodeError `disk`
+    if the disk fails.
+    """
+    path = folder.api_token
+    with disk_errors(folder):
+        found = read_small(host, path)
+        if found is not None and _VALID.fullmatch(found) and not host.files.mode(path) & 0o077:
+            return found
+        token = f"shoal-{host.entropy(defaults.API_TOKEN_BYTES).hex()}"
+        host.files.write(path, f"{token}\n".encode(), mode=0o600)
+        return token
