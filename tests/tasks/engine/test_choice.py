@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from shoal.tasks.engine.compute import products
-from shoal.tasks.engine.compute.native import choice
-from shoal.tasks.engine.compute.native.choice import slower
+from shoal.tasks.engine.compute.native import choice, timing
 from shoal.tasks.engine.compute.native.library import KINDS, Kernels, NativeLinear, dense
+from shoal.tasks.engine.compute.native.timing import slower
 from shoal.tasks.engine.compute.products import linear_of, native_kernels
 from shoal.tasks.engine.kernels import VARIABLE, library_path
 
@@ -33,7 +33,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernels be as fast as torch."""
-    monkeypatch.setattr(choice, "time_ratio", lambda ours, theirs, x: 1.0)
+    monkeypatch.setattr(timing, "time_ratio", lambda ours, theirs, x: 1.0)
 
 
 def test_the_best_kernels_that_the_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_the_next_kernels_where_the_best_differ_from_torch(
     monkeypatch.setitem(choice.SETS, platform.machine(), ("first", "second"))
     monkeypatch.setattr(choice, "Kernels", lambda path, name, threads: Named(name))
     monkeypatch.setattr(choice, "difference", lambda found: differs.get(found.name))
-    monkeypatch.setattr(choice, "slower", lambda found, dtype: None)
+    monkeypatch.setattr(timing, "slower", lambda found, dtype: None)
     assert choice.choice() == choice.KernelsInUse(cast(Kernels, Named("second")), differs, ANY)
     assert "not used: first attention differs from torch" in capfd.readouterr().err
 
@@ -66,7 +66,7 @@ def test_torch_multiplies_what_it_multiplies_faster(monkeypatch: pytest.MonkeyPa
         assert isinstance(ours, NativeLinear) and not isinstance(theirs, NativeLinear)
         return 3.0 if x.dtype == torch.bfloat16 and len(x) > 1 else 1.4
 
-    monkeypatch.setattr(choice, "time_ratio", ratio)
+    monkeypatch.setattr(timing, "time_ratio", ratio)
     if torch.cpu._is_amx_tile_supported():
         pytest.skip("torch multiplies bfloat16 here in any case")
     slow = {torch.bfloat16: "torch takes 33% of the time of these kernels"}
@@ -85,21 +85,21 @@ def test_a_kernel_that_is_slow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(20):
             original(self, matrix, x, out)
 
-    monkeypatch.setattr(choice, "torch_linear", lambda weight, bias: dense(found, weight, bias))
+    monkeypatch.setattr(timing, "torch_linear", lambda weight, bias: dense(found, weight, bias))
     assert all(slower(found, dtype) is None for dtype in KINDS), "they are as fast as themselves"
     plain = products.PlainLinear
-    monkeypatch.setattr(choice, "torch_linear", plain)
+    monkeypatch.setattr(timing, "torch_linear", plain)
     monkeypatch.setattr(Kernels, "product", slow)
     times = slower(found, torch.float32)
-    assert times is not None and times > choice.MOST_TIMES
+    assert times is not None and times > timing.MOST_TIMES
 
 
 def test_other_programs_do_not_make_kernels_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first rounds, another program takes the processor while the kernels compute."""
     now, calls = [0.0], [0, 0]
-    monkeypatch.setattr(choice, "clock", lambda: now[0])
+    monkeypatch.setattr(timing, "clock", lambda: now[0])
 
-    def product(index: int, busy: int) -> choice.Product:
+    def product(index: int, busy: int) -> timing.Product:
         def compute(x: torch.Tensor) -> torch.Tensor:
             calls[index] += 1
             now[0] += 9.0 if calls[index] <= busy else 1.0
@@ -108,11 +108,11 @@ def test_other_programs_do_not_make_kernels_slow(monkeypatch: pytest.MonkeyPatch
         return compute
 
     x = torch.ones(1)
-    assert choice.time_ratio(product(0, 20), product(1, 0), x) == 1.0 and calls == [21, 21]
+    assert timing.time_ratio(product(0, 20), product(1, 0), x) == 1.0 and calls == [21, 21]
     calls[:] = 0, 0
-    assert choice.time_ratio(product(0, 0), product(1, 0), x) == 1.0 and calls == [5, 5]
+    assert timing.time_ratio(product(0, 0), product(1, 0), x) == 1.0 and calls == [5, 5]
     calls[:] = 0, 0
-    assert choice.time_ratio(product(0, 999), product(1, 0), x) == 9.0, "these are slow"
+    assert timing.time_ratio(product(0, 999), product(1, 0), x) == 9.0, "these are slow"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_environment_chooses(
     value: str, refused: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    monkeypatch.setattr(choice, "time_ratio", lambda ours, theirs, x: 9.0)
+    monkeypatch.setattr(timing, "time_ratio", lambda ours, theirs, x: 9.0)
     chosen = choice.choice()
     assert chosen.refused == refused
     assert (chosen.kernels is None) == (value == "off")

@@ -1,5 +1,5 @@
 """Chooses the kernels of this machine: the best set of instructions with which they compute what
-torch does. Before their use, they are timed against torch for some milliseconds.
+torch does.
 
 `SHOAL_KERNELS` chooses otherwise: `off`, or the name of a set.
 """
@@ -8,17 +8,14 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from ...clock import clock
 from ...kernels import VARIABLE, library_path
-from ..products import torch_linear
 from .check import difference
-from .library import KINDS, Kernels, NoSuchKernels, dense
+from .library import KINDS, Kernels, NoSuchKernels
 
 _X86: Final = ("avx512bf16", "avx512", "avx2")
 _ARM: Final = ("neondot", "neon")
@@ -97,7 +94,7 @@ def _reported(problem: str) -> str:
 
 def _slow(found: Kernels, *, timed: bool) -> dict[torch.dtype, str]:
     """Return the dtypes whose matrices torch multiplies. With `timed` it is measured which ones."""
-    from .choice import slower  # whose torch products are those of a module that imports this one
+    from .timing import slower  # whose torch products are those of a module that imports this one
 
     slow = {}
     if torch.cpu._is_amx_tile_supported():
@@ -106,42 +103,3 @@ def _slow(found: Kernels, *, timed: bool) -> dict[torch.dtype, str]:
         if timed and dtype not in slow and (times := slower(found, dtype)):
             slow[dtype] = f"torch takes {1 / times:.0%} of the time of these kernels"
     return slow
-
-
-_OUTPUTS: Final = 512
-_INPUTS: Final = 1024
-_ROWS: Final = (1, 32)  # a text and a prompt
-_ROUNDS: Final = 5  # at least, and until the kernels are fast enough …
-_MOST_ROUNDS: Final = 60  # … or this many on a busy machine
-MOST_TIMES: Final = 1.5
-"""How many times as long as torch the kernels may take. Whole steps in one call, and rows that do
-not depend on others, are worth some time; and a short measurement errs."""
-
-
-def slower(kernels: Kernels, dtype: torch.dtype) -> float | None:
-    """Return how many times as long as torch the kernels take with matrices of a dtype, if that is
-    too much."""
-    weight = torch.full((_OUTPUTS, _INPUTS), 1 / 64).to(dtype)
-    ours, theirs = dense(kernels, weight, None), torch_linear(weight, None)
-    worst = max(time_ratio(ours, theirs, torch.ones(rows, _INPUTS, dtype=dtype)) for rows in _ROWS)
-    return worst if worst > MOST_TIMES else None
-
-
-Product = Callable[[torch.Tensor], torch.Tensor]
-
-
-def time_ratio(ours: Product, theirs: Product, x: torch.Tensor) -> float:
-    """Return the time of our product over that of theirs, each the fastest of some rounds.
-
-    The rounds alternate, because other programs make both slower. A worker keeps the verdict for
-    as long as it runs, so kernels that seem slow get more rounds.
-    """
-    best = [float("inf")] * 2
-    for number in range(_MOST_ROUNDS):
-        if number >= _ROUNDS and best[0] <= MOST_TIMES * best[1]:
-            break
-        for index, product in enumerate((ours, theirs)):
-            began = clock()
-            product(x)
-            best[index] = min(best[index], clock() - began)
-    return best[0] / max(best[1], 1e-9)
