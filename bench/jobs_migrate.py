@@ -69,7 +69,7 @@ class Swarm:
             self.begin(str(number))
         words = ["--no-lan", "--bootstrap", next(iter(self.trainers.values())).address]
         self.home = start(folder / "home", *words, "--no-jobs")
-        self.home.wait_until(lambda status: status["peers"] >= TRAINERS)
+        self.home.wait_until(lambda status: status["peers"] >= TRAINERS, 120.0)
         self.gone = [0, 0]  # bytes fetched, and those of full copies, by daemons that were killed
 
     def begin(self, name: str) -> None:
@@ -78,7 +78,7 @@ class Swarm:
         words = ["--no-lan", "--model", "tiny", "--memory", "1GiB"]
         words += ["--bootstrap", others[0].address] if others else []
         node = self._start(self._folder / name, *words)
-        node.wait_until(lambda status: status["serving"]["phase"] == "serving")
+        node.wait_until(lambda status: status["serving"]["phase"] == "serving", 120.0)
         self.trainers[name] = node
 
     def named(self, peer: str) -> str:

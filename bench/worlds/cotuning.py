@@ -172,7 +172,7 @@ class _Counting:
 
 LAYERS: Final = ((0, 2), (2, 4), (4, 6))
 LINK: Final = LinkSpec(PipeSpec(0.002, rate=125e6), PipeSpec(0.002, rate=125e6))
-TUNINGS: Final = 2  # so that a stage seldom waits for others
+TUNINGS: Final = 3  # of as many trainers: a stage is to have a pass whenever requests leave it time
 MACHINE: Final = Profile(
     "reader",
     PROFILES["desktop"].machine,

@@ -82,6 +82,10 @@ class DiskFiles:
         while rest:
             rest = rest[handle.write(rest) :]
 
+    def sync(self, path: Path) -> None:
+        self._sync(str(path))
+        self._sync_folder(path.parent)
+
     def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         mount, name = self._mount, str(path)
         handle = mount.create(name, mode=mode)

@@ -94,7 +94,7 @@ class ApiApp:
         try:
             with self._backend.guard.around("a request to the API", instead=mishap):
                 self._door.check(scope["headers"])
-                client.answering = True
+                client.answering = client.asked = True
                 await self._route(scope, exchange)
         except ShoalError as error:
             await exchange.refuse(refusal_of(error))

@@ -1,12 +1,10 @@
-"""The listener of the API: accepts clients on loopback, and limits their number. The token that
-clients need is in a file of the data folder that only the owner can read.
+"""The listener of the API: accepts clients on loopback, and limits their number.
 
 Everything that parses HTTP is imported when the first client connects.
 """
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from contextlib import suppress
 
 import trio
 from trio import TaskStatus
@@ -14,13 +12,16 @@ from trio import TaskStatus
 from ...transport.errors import AddressInUse, HostError
 from ...transport.host.seam import Host
 from .. import defaults
-from ..folder import disk_errors, read_small
+from ..errors import ApiRefusal
 from ..health import Health
 from ..settings.config import DataFolder
 from .backend import Backend
 from .door import Door
-from .stream import ClientStream
+from .refusals import body_of
+from .stream import GONE, ClientStream
+from .token import load_or_create_token
 
+_PIECE = 1 << 16  # bytes of one read
 CONDITION = "api"
 """Name of the condition that the API is not at its port."""
 
@@ -38,6 +39,7 @@ class ApiServer:
         self._health = health
         self._backend = backend
         self.clients: dict[ClientStream, None] = {}
+        self._refusals = trio.Semaphore(defaults.API_CONNECTIONS)
         self._loading = trio.Lock()
         self._serve: Callable[[ClientStream], Awaitable[None]] | None = None
         self.token = ""
@@ -105,23 +107,41 @@ class ApiServer:
                 await trio.sleep(defaults.API_ACCEPT_PAUSE)
                 continue
             end = stream.socket.close
-            if len(self.clients) >= defaults.API_CONNECTIONS and not self._make_room():
+            try:
+                room = await self._make_room()
+            except trio.Cancelled:
                 end()
+                raise
+            if not room:
+                guard.start(nursery, "client of the API", self._turn_away, stream, end=end)
                 continue
             scope = trio.CancelScope()
             client = ClientStream(stream, self._host.now(), scope.cancel)
             self.clients[client] = None
             guard.start(nursery, "client of the API", self._keep, client, scope, end=end)
 
-    def _make_room(self) -> bool:
-        """Disconnect the client that has had no request in progress for the longest time. Return
-        False if all have one."""
-        idle = [client for client in self.clients if not client.answering]
+    async def _make_room(self) -> bool:
+        """Disconnect the client that has had no request in progress for the longest time, if there
+        are too many. Return False if the new one is to be turned away, because all have a request,
+        or have had little time for their first one."""
+        if len(self.clients) < defaults.API_CONNECTIONS:
+            return True
+        await self._refusals.acquire()  # until then, further clients wait
+        late = self._host.now() - defaults.API_FRESH
+        idle = [
+            client
+            for client in self.clients
+            if not client.answering and (client.asked or client.idle_since <= late)
+        ]
         if not idle:
             return False
         longest = min(idle, key=lambda client: client.idle_since)
         self.clients.pop(longest, None)
-        longest.close()
+        if longest.asked:
+            self._refusals.release()
+            longest.close()
+        else:
+            longest.displace()  # and `_keep` turns it away
         return True
 
     async def _keep(self, client: ClientStream, scope: trio.CancelScope) -> None:
@@ -133,9 +153,31 @@ class ApiServer:
                     serve = await self._loaded()
                     await serve(client)
                     nursery.cancel_scope.cancel()
+            if client.displaced:
+                await self._say_why(client.stream)
         finally:
+            if client.displaced:
+                client.displaced = False
+                self._refusals.release()
             client.close()
             self.clients.pop(client, None)
+
+    async def _turn_away(self, stream: trio.SocketStream) -> None:
+        """Refuse a client whatever it asks, as there are too many."""
+        try:
+            await self._say_why(stream)
+        finally:
+            stream.socket.close()
+            self._refusals.release()
+
+    async def _say_why(self, stream: trio.SocketStream) -> None:
+        """Send the response of a client that is turned away. Reads its request, because it could
+        not read the response from a connection that was closed before."""
+        with trio.move_on_after(defaults.API_AWAY), suppress(*GONE):
+            await stream.send_all(_too_many())
+            await stream.send_eof()
+            while await stream.receive_some(_PIECE):
+                pass
 
     async def _loaded(self) -> Callable[[ClientStream], Awaitable[None]]:
         """Return the function that serves a client. Imports it in a thread at the first call."""
@@ -143,6 +185,24 @@ class ApiServer:
             if self._serve is None:
                 self._serve = await self._host.offload(_load, self._backend, Door(self.token))
             return self._serve
+
+
+def _too_many() -> bytes:
+    """Return the whole response to a client that is one too many."""
+    message = (
+        f"{defaults.API_CONNECTIONS} clients are connected already; try again in "
+        f"{defaults.API_RETRY} s"
+    )
+    body = body_of(ApiRefusal(429, "rate_limit_exceeded", message))
+    head = (
+        "HTTP/1.1 429 Too Many Requests",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        f"Retry-After: {defaults.API_RETRY}",
+        "Connection: close",
+        "\r\n",
+    )
+    return "\r\n".join(head).encode() + body
 
 
 def preload() -> None:
@@ -163,22 +223,3 @@ def _load(backend: Backend, door: Door) -> Callable[[ClientStream], Awaitable[No
         await HttpConnection(app, config, client).run()
 
     return serve
-
-
-_VALID: Final = re.compile(r"[\x21-\x7e]{16,256}")
-
-
-def load_or_create_token(host: Host, folder: DataFolder) -> str:
-    """Return the token, and create it if there is none. Blocks.
-
-    A token that other users could read, or that is too short, is replaced. Raises NodeError `disk`
-    if the disk fails.
-    """
-    path = folder.api_token
-    with disk_errors(folder):
-        found = read_small(host, path)
-        if found is not None and _VALID.fullmatch(found) and not host.files.mode(path) & 0o077:
-            return found
-        token = f"shoal-{host.entropy(defaults.API_TOKEN_BYTES).hex()}"
-        host.files.write(path, f"{token}\n".encode(), mode=0o600)
-        return token

@@ -19,11 +19,13 @@ class ClientStream:
     """Stream of one connection. `pump` must be running. `on_end` is called when it has ended."""
 
     def __init__(self, stream: trio.SocketStream, now: float, on_end: Callable[[], None]) -> None:
-        self._stream = stream
+        self.stream = stream
         self._on_end = on_end
         self._buffer = bytearray()
         self._changed = trio.Event()
         self.answering = False  # whether an authorized request is in progress
+        self.asked = False  # whether there has been one
+        self.displaced = False  # whether it ends for another one, and is told so
         self.idle_since = now
 
     async def pump(self) -> None:
@@ -35,7 +37,7 @@ class ClientStream:
             while True:
                 if len(self._buffer) >= defaults.API_AHEAD and not await self._drained():
                     return
-                data = await self._stream.receive_some(_PIECE)
+                data = await self.stream.receive_some(_PIECE)
                 if not data:
                     return
                 self._buffer += data
@@ -62,14 +64,21 @@ class ClientStream:
         """Send bytes. Raises BrokenResourceError if the client does not read them within
         API_SEND_TIME seconds."""
         with trio.move_on_after(defaults.API_SEND_TIME):
-            await self._stream.send_all(data)
+            await self.stream.send_all(data)
             return
         self.close()
         raise trio.BrokenResourceError("the client does not read the response")
 
     def close(self) -> None:
-        """Close the connection, which also ends a send that is in progress."""
-        self._stream.socket.close()
+        """Close the connection, which also ends a send that is in progress. If it was displaced,
+        the caller of `displace` closes it."""
+        if not self.displaced:
+            self.stream.socket.close()
+        self._on_end()
+
+    def displace(self) -> None:
+        """End everything but the connection."""
+        self.displaced = True
         self._on_end()
 
     async def aclose(self) -> None:

@@ -74,15 +74,17 @@ class Collector:
             self._guard.start_repeated(nursery, "changes of jobs", self._watch)
             self._guard.start_repeated(nursery, "results of jobs", self._tidy)
             while True:
-                changed = self._desk.changed
+                changed, began = self._desk.changed, self._host.now()
                 for job in self._jobs.of(self._own):
                     with self._guard.around(f"job {job}", partial(self._put_off, job)):
                         self._consider(job, nursery)
+                took = self._host.now() - began  # a look at thousands of jobs takes long
                 with trio.move_on_after(
                     defaults.COLLECT_PAUSE if self._jobs.of(self._own) else inf
                 ):
                     await changed.wait()
-                await trio.sleep(defaults.PAUSE)
+                rest = max(defaults.PAUSE / 5, defaults.COLLECT_PART * took)
+                await trio.sleep(max(0.0, began + rest - self._host.now()))
 
     async def _watch(self) -> None:
         """Wake all waiting tasks whenever one of this node's jobs changes."""

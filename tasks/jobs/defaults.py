@@ -100,4 +100,5 @@ STORE_TIME = 30.0  # seconds to wait until a submitted job is on disk
 SHOWN_BYTES = 512 * 2**10  # of the output of a job in one message; more are written to a file
 ABSTRACT = 160  # characters of a prompt that are kept with its result
 COLLECT_PAUSE = 5.0  # seconds between two checks for finished jobs if nothing changes
+COLLECT_PART = 10.0  # times as long a pause between two of these checks as one takes
 REFUSE_PAUSE = 60.0  # seconds until a disk that refuses results is tried again

@@ -2,9 +2,12 @@
 
 A piece goes on from its finished rows when a try has failed, and when this node was restarted or
 killed. A line of a file is the CRC-32 of an output in hex, a space, and the output, so a torn line
-is noticed. The outputs of sealed jobs are only in memory. Spec: docs/spec/jobs.md.
+is noticed. The outputs of sealed jobs are sealed for the group, and in Base64. Spec:
+docs/spec/jobs.md.
 """
 
+import binascii
+from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,9 +21,13 @@ from ...state.views.jobs import Job
 from ...transport.errors import FileTooLarge
 from ...transport.host.seam import Files, Host
 from . import defaults
-from .errors import BadOutcome
+from .errors import BadOutcome, Unsealable
 from .kinds.rows import OutputHead, read_output
+from .sealing.states import StateSeal
 from .spec import seal_of
+
+SealOf = Callable[[Job], StateSeal]
+"""Returns the seal of what a sealed job leaves on this disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +45,14 @@ class OutputFolder:
             return {entry.name: entry.size for entry in self.files.list(self.path)}
         return {}
 
-    def append(self, name: str, output: bytes) -> None:
-        """Add the output of a row to a file."""
-        with suppress(OSError):
+    def append(self, name: str, output: bytes, seal: StateSeal | None) -> None:
+        """Add the output of a row to a file, sealed if there is a seal."""
+        with suppress(OSError, Unsealable):  # without the key, it is only in memory
+            if seal is not None:
+                output = b64encode(seal.seal(output)) + b"\n"
             self.files.append(self.path / name, b"%08x %s" % (crc32(output), output))
 
-    def read(self, name: str) -> dict[int, bytes]:
+    def read(self, name: str, seal: StateSeal | None) -> dict[int, bytes]:
         """Return the intact outputs of a file, by the numbers of their lines."""
         found, data = dict[int, bytes](), b""
         with suppress(OSError, FileTooLarge):
@@ -52,7 +61,9 @@ class OutputFolder:
             mark, _, output = line.partition(b" ")
             output += b"\n"
             if mark == b"%08x" % crc32(output):
-                with suppress(BadOutcome):
+                with suppress(BadOutcome, Unsealable, binascii.Error):
+                    if seal is not None:
+                        output = seal.open(b64decode(output))
                     found[read_output(OutputHead, output).line] = output
         return found
 
@@ -72,10 +83,17 @@ class _Piece:
 
 
 class PieceOutputs:
-    """The outputs of one node. Without a host and a folder they are only in memory."""
+    """The outputs of one node. Without a host and a folder they are only in memory, and so are
+    those of sealed jobs without `seal_of`."""
 
-    def __init__(self, host: Host | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        host: Host | None = None,
+        folder: Path | None = None,
+        seal_of: SealOf | None = None,
+    ) -> None:
         self._host = host
+        self._seal_of = seal_of
         self._folder = None
         if host is not None and folder is not None:
             self._folder = OutputFolder(host.files, folder)
@@ -87,7 +105,7 @@ class PieceOutputs:
         pieces, name = await self._known(), _name(job)
         lines = pieces[name].lines if name in pieces else None
         if lines is None:
-            lines = await self._read(name)
+            lines = await self._read(job, name)
             pieces[name] = _Piece(lines, sum(map(len, lines.values())))
         pieces.move_to_end(name)
         await self._trim(pieces)
@@ -98,8 +116,8 @@ class PieceOutputs:
         pieces, name = await self._known(), _name(job)
         if (piece := pieces.get(name)) is not None:  # otherwise others needed its space
             piece.size += len(output)
-            if self._host is not None and self._folder is not None and _is_plain(job):
-                await self._host.offload(self._folder.append, name, output)
+            if self._host is not None and self._folder is not None and self._is_stored(job):
+                await self._host.offload(self._folder.append, name, output, self._seal(job))
             if name not in pieces:  # removed meanwhile, perhaps before its file was written
                 await self._remove(pieces, name)
             await self._trim(pieces)
@@ -110,7 +128,7 @@ class PieceOutputs:
         pieces, name = await self._known(), _name(job)
         if (piece := pieces.get(name)) is not None:
             piece.lines = None
-            if self._folder is None or not _is_plain(job):
+            if self._folder is None or not self._is_stored(job):
                 del pieces[name]
 
     async def tidy(self, is_wanted: Callable[[str], bool]) -> None:
@@ -130,10 +148,20 @@ class PieceOutputs:
                 self.pieces = OrderedDict((name, _Piece(None, sizes[name])) for name in sizes)
         return self.pieces
 
-    async def _read(self, name: str) -> dict[int, bytes]:
-        if self._host is None or self._folder is None:
+    async def _read(self, job: Job, name: str) -> dict[int, bytes]:
+        if self._host is None or self._folder is None or not self._is_stored(job):
             return {}
-        return await self._host.offload(self._folder.read, name)
+        return await self._host.offload(self._folder.read, name, self._seal(job))
+
+    def _is_stored(self, job: Job) -> bool:
+        """Return whether outputs of a job may be on the disk."""
+        return seal_of(job.spec) is None or self._seal_of is not None
+
+    def _seal(self, job: Job) -> StateSeal | None:
+        """Return the seal of what a job leaves on the disk, or None if that is not sealed."""
+        if seal_of(job.spec) is None or self._seal_of is None:
+            return None
+        return self._seal_of(job)
 
     async def _trim(self, pieces: OrderedDict[str, _Piece]) -> None:
         """Remove the oldest outputs if there are too many: their job may have been cancelled."""
@@ -149,10 +177,6 @@ class PieceOutputs:
         pieces.pop(name, None)
         if self._host is not None and self._folder is not None:
             await self._host.offload(self._folder.remove, name)
-
-
-def _is_plain(job: Job) -> bool:
-    return seal_of(job.spec) is None
 
 
 def _name(job: Job) -> str:

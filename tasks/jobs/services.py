@@ -31,6 +31,6 @@ class RowServices:
         return await self.gateway.recompute(request, tokens, ties)
 
     async def loss(
-        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None, job: str
     ) -> tuple[float, int]:
-        return await self.scorer.loss(root, given, text, adapter=adapter, apart=apart)
+        return await self.scorer.loss(root, given, text, adapter=adapter, apart=apart, job=job)

@@ -104,7 +104,7 @@ class Worker:
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._claims = OwnClaims(node.state, node.peer, outputs.shelf, health)
         self._leaving = False
-        self._ended = trio.Event()  # set when a job ends; then replaced
+        self._woken = trio.Event()  # set when a job has ended or come; then replaced
         self._since = 0.0  # time since when the work that is measured was done
         self._measured = 0.0  # predicted seconds of that work
 
@@ -138,11 +138,12 @@ class Worker:
             repeat("members that do jobs", self._watch_crew)
             repeat("claims on jobs", self._tidy)
             while True:
-                found = False
+                found, began = False, self._host.now()
                 with self._guard.around("jobs to begin"):
                     free = self._offers() and not self._terms.turn.is_wanted
                     found = free and self.begin_some(nursery)
                 await self._pause(defaults.PAUSE if found or self._work else defaults.LOOK)
+                await trio.sleep(max(0.0, began + defaults.PAUSE / 5 - self._host.now()))
 
     async def leave(self) -> None:
         """Start no more jobs, and abandon the current one so that another node begins it at
@@ -199,6 +200,23 @@ class Worker:
                 await in_turns(self._claimant.known(), self._notice)
             else:
                 self._notice(change.subject)
+                self._wake_for(change.subject)
+
+    def _wake_for(self, job: str) -> None:
+        """If a new job is this node's to begin, and it has no other, look for jobs at once.
+
+        A search looks at many jobs, and not every node needs one for each of them.
+        """
+        standing = self._jobs.get(job)
+        if self._work or standing is None or standing.job is None or standing.claim is not None:
+            return
+        if next(self.crew.shares.heirs(job), None) == self._own:
+            self._wake()
+
+    def _wake(self) -> None:
+        """End the pause between two searches for jobs."""
+        self._woken.set()
+        self._woken = trio.Event()
 
     async def _watch_members(self, watch: ViewWatch[PeerId, Member]) -> None:
         """Process each change of a member."""
@@ -306,14 +324,13 @@ class Worker:
         finally:
             del self._work[work.job.id]
             self._give_up(work)
-            self._ended.set()
-            self._ended = trio.Event()
+            self._wake()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until a job in progress has ended."""
-        ended = self._ended
+        """Wait, but not longer than until a job in progress has ended, or one has come."""
+        woken = self._woken
         with trio.move_on_after(seconds):
-            await ended.wait()
+            await woken.wait()
 
     async def _do(self, work: _Work) -> None:
         """Claim a job, run it, and write its result into the claim."""

@@ -40,13 +40,15 @@ class TuningMessage(HeaderMessage, frozen=True):
 
 
 class TuneOpen(TuningMessage, frozen=True):
-    """`tune.open`: a trainer asks for a tuning of one shard, for a job or for itself."""
+    """`tune.open`: a trainer asks for a tuning of one shard, for a job or for itself. One that
+    `reads` computes losses of texts, and runs no backward passes."""
 
     root: Root
     parts: Parts
     dtype: DType
     terms: AdapterTerms
     job: Root = ""
+    reads: bool = False
 
     def check(self) -> None:
         """Raise ValueError if the values contradict each other."""

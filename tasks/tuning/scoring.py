@@ -7,7 +7,7 @@ beside the answers that users wait for.
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import trio
@@ -30,13 +30,19 @@ UseModel = Callable[[str], AbstractAsyncContextManager[Model]]
 ReadAdapter = Callable[[str, Model], Awaitable[tuple[AdapterTerms, NDArray[np.float32]]]]
 """Returns an adapter of a model by name or root: its terms, and the values of its tensors in the
 order of its file. Raises SessionError `no-adapter` or `bad-adapter`."""
-NewChain = Callable[[str, Architecture, Apart | None], TuningChain]
 Encode = Callable[[Model, str], Awaitable[Sequence[int]]]
 
 
+class NewChain(Protocol):
+    """Returns a chain for a model's root, without some peers, that only computes losses."""
+
+    def __call__(
+        self, root: str, arch: Architecture, apart: Apart | None, *, job: str, reads: bool
+    ) -> TuningChain: ...
+
+
 class Scorer:
-    """Reads texts for one node. `new_chain` returns a chain for a model's root, without some peers,
-    and `read_adapter` an adapter's terms and tensors."""
+    """Reads texts for one node. `read_adapter` returns an adapter's terms and tensors."""
 
     def __init__(
         self, use: UseModel, encode: Encode, new_chain: NewChain, read_adapter: ReadAdapter
@@ -46,13 +52,21 @@ class Scorer:
         self._places = trio.CapacityLimiter(TEXTS_AT_ONCE)
 
     async def loss(
-        self, name: str, given: str, text: str, *, adapter: str = "", apart: Apart | None = None
+        self,
+        name: str,
+        given: str,
+        text: str,
+        *,
+        adapter: str = "",
+        apart: Apart | None = None,
+        job: str = "",
     ) -> tuple[float, int]:
         """Return the loss of `text` behind `given`, a sum in nats, and the number of its tokens.
 
         The first token of all has no loss, because nothing predicts it. `adapter` is a name or a
-        root, or "". Raises PromptTooLong, and SessionError `bad-request` if no token is left, and
-        `no-adapter` and `bad-adapter`, besides the errors of a TuningChain.
+        root, or "". The author of `job` pays. Raises PromptTooLong, and SessionError `bad-request`
+        if no token is left, and `no-adapter` and `bad-adapter`, besides the errors of a
+        TuningChain.
         """
         async with self._use(name) as model:
             if model.arch is None:
@@ -64,7 +78,7 @@ class Scorer:
                 raise PromptTooLong(len(ids) - 1, model.context)
             async with self._places:
                 tensors = await self._tensors(adapter, model)
-                chain = self._new_chain(model.root, model.arch, apart)
+                chain = self._new_chain(model.root, model.arch, apart, job=job, reads=True)
                 try:
                     return await chain.loss(batch, tensors)
                 finally:

@@ -127,7 +127,7 @@ class RealFiles:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-        self._sync_folder(path.parent)
+        self._sync_one(path.parent)
 
     def append(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
@@ -135,6 +135,10 @@ class RealFiles:
             rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) :]
+
+    def sync(self, path: Path) -> None:
+        for each in (path, path.parent):  # the name may be new
+            self._sync_one(each)
 
     def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -168,7 +172,7 @@ class RealFiles:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     @staticmethod
-    def _sync_folder(path: Path) -> None:
+    def _sync_one(path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -212,7 +216,7 @@ class RealFiles:
             path = path.parent
         for folder in reversed(missing):  # parents get the default mode, as with `mkdir -p`
             folder.mkdir(mode=mode if folder is missing[0] else 0o777, exist_ok=True)
-            self._sync_folder(folder.parent)
+            self._sync_one(folder.parent)
 
     def free_space(self, path: Path) -> int:
         return shutil.disk_usage(path).free
@@ -239,5 +243,5 @@ class RealFiles:
             os.chmod(path, 0o600)
         else:
             os.close(descriptor)
-            self._sync_folder(path.parent)
+            self._sync_one(path.parent)
         return connect(path)

@@ -106,6 +106,10 @@ class Files(Protocol):
         after a crash or an OSError (ENOSPC, …) only a part of `data` may be there."""
         ...
 
+    def sync(self, path: Path) -> None:
+        """Make durable what was appended to a file. Raises OSError if the disk fails."""
+        ...
+
     def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         """Create a temporary file, which `settle` renames later. After a crash it may be
         incomplete.

@@ -69,5 +69,5 @@ class JobTools:
             self.turn,
             live,
             self.seals,
-            outputs=PieceOutputs(host, base.config.folder.pieces),
+            outputs=PieceOutputs(host, base.config.folder.pieces, self.seals.state_seal),
         )

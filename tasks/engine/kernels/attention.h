@@ -1,12 +1,13 @@
 // Attention over keys and values in blocks of 16 positions, for one instruction set.
 //
-// A row that continues a text attends alone. Rows of a prompt attend in tiles of up to 16 rows, the
-// positions of one block, to 64 positions at a time, with the softmax of Milakov and Gimelshein
-// (2018). If the processor multiplies pairs of bfloat16 and the model is in bfloat16, queries and
-// weights of prompts are rounded to it, as in most kernels for it. Each row has its own chain of sums, in an order that only its position decides: its bits
-// are the same beside any other rows, and however a prompt is divided.
+// A row that continues a text attends alone. Rows of a prompt attend in tiles of up to 16 rows, to 64
+// positions at a time, with the softmax of Milakov and Gimelshein (2018). If the processor multiplies
+// pairs of bfloat16 and the model is in bfloat16, queries and weights of prompts are rounded to it, as
+// in most kernels for it. Each row has its own chain of sums, in an order that only its position
+// decides: its bits are the same beside any other rows, and however a prompt is divided.
 
-const int BLOCK = 16, CHUNK = 64, HEADS = 4;  // HEADS: those of a tile that are computed at once
+const int BLOCK = 16, TILE = 16, CHUNK = 64;  // positions of a block and of a chunk, rows of a tile
+const int HEADS = 4;                          // heads of a text's row that are computed at once
 const int BLEND_V = W < 16 ? 2 : 4;           // vectors of each of HEADS heads that fit into registers
 const float NONE = -1e30f;                    // a score that counts as none
 const int64_t SOON = 2 * BLOCK;               // positions from a key that is read to one that is prefetched
@@ -48,7 +49,26 @@ static void score(const Cache *keys, const Cache *values, int64_t first, int64_t
         int64_t stop = (t / BLOCK + 1) * BLOCK, past = t + SOON - up(end, BLOCK);
         int64_t other = first + past < end ? first + past : end - 1;
         const uint8_t *soon = past < 0 ? keys->at(t + SOON) : keys->at(other) + keys->next;
-        for (stop = stop < end ? stop : end; t < stop; t++, key += keys->row) {
+        stop = stop < end ? stop : end;
+#if FOUR_SUMS
+        for (; t + 4 <= stop; t += 4, key += 4 * keys->row) {
+            for (int64_t i = 0; i < 4 * keys->row; i += 64) prefetch(soon + i), prefetch(value + i);
+            soon += 4 * keys->row, value += 4 * keys->row;
+            vf sum[H][4];
+            for (int h = 0; h < H; h++)
+                for (int i = 0; i < 4; i++) sum[h][i] = vzero();
+            for (int64_t d = 0; d < D; d += W) {
+                vf k[4];
+                for (int i = 0; i < 4; i++) k[i] = load_kv(key + i * keys->row, d, WIDE);
+                for (int h = 0; h < H; h++)
+                    for (int i = 0; i < 4; i++)
+                        sum[h][i] = vfma(load(q + h * D + d), k[i], sum[h][i]);
+            }
+            for (int h = 0; h < H; h++)
+                four_sums(sum[h][0], sum[h][1], sum[h][2], sum[h][3], scores + h * ld + t - first);
+        }
+#endif
+        for (; t < stop; t++, key += keys->row) {
             for (int64_t i = 0; i < keys->row; i += 64) prefetch(soon + i), prefetch(value + i);
             soon += keys->row, value += keys->row;
             vf sum[H];
@@ -302,44 +322,55 @@ static void attend_tile(const Attending *a, const Piece *piece, int64_t kv_head,
         }
 }
 
+// Tiles of a piece: the most rows and heads of one, the number of tiles, and the parts of the heads
+// that share keys.
+struct Tiles {
+    int64_t rows, heads, count, parts;
+};
+
+static Tiles tiles_of(const Model *m, const Piece *p) {
+    int64_t share = m->heads / m->kv_heads, count = (p->count + TILE - 1) / TILE;
+    // Keys and values are read once for more heads, unless threads would have nothing to do.
+    int64_t heads = m->kv_heads * count < shoal_threads() ? HEADS : 2 * HEADS;
+    // Rows are divided evenly, in fours: so many rows of HEADS heads fill a vector.
+    int64_t rows = up((p->count + count - 1) / count, 4);
+    return {rows, heads, (p->count + rows - 1) / rows, (share + heads - 1) / heads};
+}
+
 // Units of work: for each piece, its tiles (or its row) and heads of keys.
-static int64_t tiles_of(const Piece *p) {
-    if (p->decode) return 1;
-    return (p->position + p->count - 1) / BLOCK - p->position / BLOCK + 1;
+static int64_t units_of(const Model *m, const Piece *p) {
+    if (p->decode) return m->kv_heads;
+    Tiles tiles = tiles_of(m, p);
+    return m->kv_heads * tiles.count * tiles.parts;
 }
 
 static void attend_unit(void *context, int64_t unit) {
     const Attending *a = (const Attending *)context;
     const Model *m = a->step->model;
     const Piece *piece = a->step->piece;
-    int64_t share = m->heads / m->kv_heads, parts = (share + HEADS - 1) / HEADS;
-    for (;; piece++) {
-        int64_t units = m->kv_heads * (piece->decode ? 1 : tiles_of(piece) * parts);
-        if (unit < units) break;
-        unit -= units;
-    }
+    for (int64_t units; unit >= (units = units_of(m, piece)); piece++) unit -= units;
     int64_t kv_head = unit % m->kv_heads;
     unit /= m->kv_heads;
     if (piece->decode) {
         attend_row(a, piece, kv_head);
         return;
     }
-    int64_t part = unit % parts, block = piece->position / BLOCK + unit / parts;
-    int64_t low = block * BLOCK, high = low + BLOCK, end = piece->position + piece->count;
-    if (low < piece->position) low = piece->position;
-    if (high > end) high = end;
-    int64_t head = part * HEADS, heads = share - head < HEADS ? share - head : HEADS;
-    Tile tile = {low, high - low, piece->row + low - piece->position, kv_head * share + head, heads,
+    Tiles tiles = tiles_of(m, piece);
+    int64_t share = m->heads / m->kv_heads, head = unit % tiles.parts * tiles.heads;
+    int64_t heads = share - head < tiles.heads ? share - head : tiles.heads;
+    int64_t first = unit / tiles.parts * tiles.rows, rows = piece->count - first;
+    if (rows > tiles.rows) rows = tiles.rows;
+    Tile tile = {piece->position + first, rows, piece->row + first, kv_head * share + head, heads,
                  m->layer[a->layer].window};
     attend_tile(a, piece, kv_head, &tile);
 }
 
 static void attend(const Attending *a) {
     const Model *m = a->step->model;
-    int64_t units = 0, cost = 0, parts = (m->heads / m->kv_heads + HEADS - 1) / HEADS;
+    int64_t units = 0, cost = 0;
     for (int64_t i = 0; i < a->step->pieces; i++) {
         const Piece *p = &a->step->piece[i];
-        units += m->kv_heads * (p->decode ? 1 : tiles_of(p) * parts);
+        units += units_of(m, p);
         cost += p->count * (p->position + p->count) * m->heads * m->head_dim / 2;
     }
     shoal_parallel(attend_unit, (void *)a, units, cost);

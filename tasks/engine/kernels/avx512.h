@@ -30,6 +30,17 @@ INLINE vf load_bf16(const void *p) {
 }
 
 INLINE float sum_of(vf a) { return _mm512_reduce_add_ps(a); }
+#define FOUR_SUMS 1
+// The sums of four vectors. Halves are added to halves, as in `sum_of`, so the bits are the same.
+INLINE void four_sums(vf a, vf b, vf c, vf d, float *to) {
+    __m512 ab = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee);
+    __m512 cd = _mm512_shuffle_f32x4(c, d, 0x44) + _mm512_shuffle_f32x4(c, d, 0xee);
+    __m512 all = _mm512_shuffle_f32x4(ab, cd, 0x88) + _mm512_shuffle_f32x4(ab, cd, 0xdd);
+    all += _mm512_permute_ps(all, 0x4e);
+    all += _mm512_permute_ps(all, 0xb1);
+    __m512i firsts = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+    _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, all)));
+}
 INLINE float max_of(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE int32_t total_of(vi a) { return _mm512_reduce_add_epi32((__m512i)a); }
 INLINE void store_bytes(int8_t *to, vi a) {  // the low byte of each lane

@@ -132,6 +132,8 @@ void shoal_parallel(Work work, void *context, int64_t units, int64_t cost) {
     for (int64_t unit = 0; unit < units; unit++) work(context, unit);
 }
 
+int64_t shoal_threads() { return (int64_t)pool().threads.size() + 1; }
+
 void *shoal_scratch(int slot, int64_t bytes) {
     static thread_local Scratch scratch;
     if (scratch.bytes[slot] < bytes) {

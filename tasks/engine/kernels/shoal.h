@@ -78,6 +78,7 @@ extern const Kernels shoal_neon, shoal_neondot;
 // the whole in bytes or multiplications; little work stays on the calling thread.
 typedef void (*Work)(void *context, int64_t unit);
 void shoal_parallel(Work work, void *context, int64_t units, int64_t cost);
+int64_t shoal_threads();  // those of the pool, with the calling one
 
 // Memory that belongs to the calling thread, valid until its next call with the same `slot`.
 void *shoal_scratch(int slot, int64_t bytes);

@@ -106,11 +106,11 @@ class Evaluate:
         return (own.get("choice"), own.get("right"), due) == (said.choice, said.right, given)
 
     async def _losses(self, row: EvaluateRow, terms: RowTerms) -> list[tuple[float, int]]:
-        found, which = [], (terms.spec.root, terms.spec.adapter)
+        found, which = [], (terms.spec.root, terms.spec.adapter, row.prompt)
         for text in row.choices or (row.text or "",):
             await terms.turn.come()
             with impossible_rows():
-                found.append(await terms.services.loss(*which, row.prompt, text, terms.apart))
+                found.append(await terms.services.loss(*which, text, terms.apart, terms.job))
         return found
 
     def sum_up(self, outputs: Sequence[Fields]) -> Fields:

@@ -103,7 +103,7 @@ class Services(Protocol):
     async def embed_one(self, request: GenerateRequest) -> tuple[Sequence[float], int]: ...
 
     async def loss(
-        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None, job: str
     ) -> tuple[float, int]: ...
 
 

@@ -27,12 +27,18 @@ class TuningChains:
         self._calls = StageCalls(courier, stage)
 
     def chain(
-        self, root: str, arch: Architecture, apart: Apart | None = None, *, job: str = ""
+        self,
+        root: str,
+        arch: Architecture,
+        apart: Apart | None = None,
+        *,
+        job: str = "",
+        reads: bool = False,
     ) -> NetworkChain:
         """Return a new chain for a model. It opens its stages at its first call. `job` is the job
-        that it is for, whose author then pays for it, or ""."""
+        that it is for, whose author then pays for it, or "". `reads`: it only computes losses."""
         routes = self if apart is None else _Others(self, apart)
-        return NetworkChain(self._host, self._calls, routes, root, arch, job)
+        return NetworkChain(self._host, self._calls, routes, root, arch, job, reads=reads)
 
     async def find(
         self,

@@ -103,10 +103,12 @@ class NetworkChain:
         root: str,
         arch: Architecture,
         job: str = "",
+        *,
+        reads: bool = False,
     ) -> None:
         """`root` and `arch` are those of the model. `job` is the job that the passes are for, or
-        ""."""
-        self.root, self.arch, self._job = root, arch, job
+        "". `reads` says that only losses are asked for."""
+        self.root, self.arch, self._job, self._reads = root, arch, job, reads
         self._host, self._calls, self._routes = host, calls, routes
         self._stages: list[_Stage] = []
         self._avoided: dict[PeerId, float] = {}  # until when
@@ -250,9 +252,8 @@ class NetworkChain:
     async def _open(self, stage: _Stage) -> None:
         hop = stage.hop
         assert self._terms is not None  # set before stages are opened
-        message = TuneOpen(
-            stage.tuning, self.root, hop.parts, parse_dtype(hop.dtype), self._terms, self._job
-        )
+        what = self.root, hop.parts, parse_dtype(hop.dtype), self._terms
+        message = TuneOpen(stage.tuning, *what, self._job, self._reads)
         await self._calls.open(hop.peer, message)
 
     async def _set(self, stage: _Stage, step: _TrainerCall) -> None:

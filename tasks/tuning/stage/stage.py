@@ -104,9 +104,11 @@ class TuningStage:
     async def open(self, trainer: PeerId, message: TuneOpen) -> None:
         """Open a tuning. Raises SessionError or EngineError if this stage cannot take it."""
         self._find_shard(message)
-        payer = await self._payers.soon(Use(trainer, message.root, message.job))
-        # Later claims of the trainer on the job must not make its author pay after all.
-        use = Use(trainer, message.root, message.job if payer != trainer else "")
+        payer, use = trainer, Use(trainer, message.root, message.job)
+        if not message.reads:  # else it is short, and charged as a session is
+            payer = await self._payers.soon(use)
+            if payer == trainer:  # later claims on the job must not make its author pay after all
+                use = use._replace(job="")
         served = self._find_shard(message)  # others may have been loaded meanwhile
         arch = served.shard.arch
         if self._engine_or_none is None or arch is None:
@@ -169,6 +171,8 @@ class TuningStage:
             raise SessionError("stale", "the stage has other tensors")
         if message.order.length > tuning.arch.context:
             raise SessionError("too-long", f"the context is {tuning.arch.context}")
+        if tuning.order.reads and message.order.back:
+            raise SessionError("bad-request", "the tuning was opened to read texts")
         try:
             sizes = pass_sizes(message.order, tuning.parts, tuning.arch.hidden, tuning.sizes)
         except ValueError as error:

@@ -34,7 +34,8 @@ class Point(Message, frozen=True):
 
 
 class Curve:
-    """Loss curve in a folder. Lines and events are written at `flush`."""
+    """Loss curve in a folder. Lines and events are written at `flush`, and durable after `settle`,
+    so that no checkpoint is ahead of its curve after a power cut."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self.points = list[Point]()
@@ -73,6 +74,16 @@ class Curve:
         with suppress(OSError):
             await self._host.offload(self._append, self._events, lines, records)
             del self._lines[: len(lines)], self._records[: len(records)]
+
+    async def settle(self) -> None:
+        """Make all points durable. Raises OSError if the disk fails."""
+        await self.flush()
+        await self._host.offload(self._sync)
+
+    def _sync(self) -> None:
+        for path in (self.folder / "loss.jsonl", self._events):
+            if path is not None and self._host.files.size(path) is not None:
+                self._host.files.sync(path)
 
     def _append(self, path: Path, lines: bytes, records: bytes) -> None:
         self._host.files.append(self.folder / "loss.jsonl", lines)

@@ -342,6 +342,7 @@ class TuningRun:
             if self._task.store is not None:
                 await self._task.store.save(learned)
             else:
+                await self._curve.settle()  # a resumed run appends to it
                 await self._host.offload(
                     checkpoint.save, self._host.files, self._path, learned, self._task.digest
                 )

@@ -529,6 +529,29 @@ def test_a_job_is_charged_to_its_author_at_every_stage() -> None:
     run(body)
 
 
+def test_rows_of_evaluate_are_charged_to_their_author() -> None:
+    """The stages that read their texts are asked by the worker, for the author's job."""
+
+    async def body(world: World) -> None:
+        first = await world.host("n0").start(model="tiny", layers=(0, 3))
+        second = await world.host("n1").start(
+            bootstrap=[first], model="tiny", layers=(3, 6), jobs=False
+        )
+        nodes = [first, second]
+        for node in nodes:
+            await node.serving()
+        asker = await client(world, nodes)
+        for job in await submit(asker, 4, kind="evaluate"):
+            found = await result(asker, job)
+            assert (found["claimant"], found["error"]) == (first.peer, None)
+        await trio.sleep(USAGE_PACE + 30)
+        rows = (await asker.ask("usage"))["usage"]
+        assert {(row["client"], row["requests"] > 0) for row in rows} == {(asker.peer, True)}
+        assert {row["provider"] for row in rows} == {first.peer, second.peer}
+
+    run(body)
+
+
 @pytest.mark.ci
 def test_hundreds_of_jobs_of_one_author_delay_no_other_author(
     monkeypatch: pytest.MonkeyPatch,

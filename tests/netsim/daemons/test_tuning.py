@@ -427,6 +427,19 @@ def test_a_malformed_open_is_refused() -> None:
     hostile(test)
 
 
+def test_a_tuning_that_reads_texts_has_no_backward_passes() -> None:
+    """It is charged to any job that its trainer claims, without a claim that counts."""
+
+    async def test(attacker: Attacker) -> None:
+        await attacker.open(NAME, reads=True)
+        assert (await attacker.set(NAME)).kind == "done"
+        assert (await attacker.tune(NAME, TOKENS, back=False)).kind == "done"
+        said = await attacker.tune(NAME, TOKENS, back=True)
+        assert (said.kind, said.code) == ("refused", "bad-request")
+
+    hostile(test)
+
+
 @pytest.mark.ci
 def test_tunings_of_one_trainer_are_bounded_and_end() -> None:
     async def test(attacker: Attacker) -> None:

@@ -555,6 +555,7 @@ async def test_too_many_answers_at_once(tmp_path: Path) -> None:
 
 async def test_idle_connections_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "API_CONNECTIONS", 4)
+    monkeypatch.setattr(defaults, "API_FRESH", 0.0)
     answer = Endless(silent=True)
     async with serving(tmp_path, answer) as served:
         busy = await served.connect()
@@ -576,11 +577,50 @@ async def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         for stream in busy:
             await stream.send_all(served.post(CHAT))
         await answer.until(2)
-        async with await served.connect() as more:
-            with trio.fail_after(5):
-                assert await more.receive_some(1) == b""
+        with trio.fail_after(5):
+            response = await served.ask(served.post(CHAT))
+        assert response.status == 429
+        assert response.error["code"] == "rate_limit_exceeded"
         assert answer.running == 2
         for stream in busy:
+            await stream.aclose()
+
+
+@pytest.mark.parametrize("fresh", [0.0, 5.0])
+async def test_of_many_clients_at_once_each_gets_a_response(
+    fresh: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even those beyond all limits are disconnected without a word, whether they are turned
+    away at once or for later ones."""
+    monkeypatch.setattr(defaults, "API_FRESH", fresh)
+    monkeypatch.setattr(defaults, "API_AWAY", 30.0)
+    statuses: list[int] = []
+    async with serving(tmp_path, words) as served:
+
+        async def ask() -> None:
+            statuses.append((await served.ask(served.post(CHAT))).status)
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as clients:
+                for _ in range(400):
+                    clients.start_soon(ask)
+    assert len(statuses) == 400
+    assert set(statuses) <= {200, 429} and 200 in statuses
+
+
+async def test_a_client_that_does_not_read_its_refusal_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "API_CONNECTIONS", 1)
+    answer = Endless(silent=True)
+    async with serving(tmp_path, answer) as served:
+        busy = await served.connect()
+        await busy.send_all(served.post(CHAT))
+        await answer.until(1)
+        silent = [await served.connect() for _ in range(2)]  # they are turned away one by one
+        with trio.fail_after(20):
+            assert (await served.ask(served.post(CHAT))).status == 429
+        for stream in (busy, *silent):
             await stream.aclose()
 
 

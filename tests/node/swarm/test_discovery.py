@@ -33,7 +33,7 @@ class Directory:
 
 def told(directory: Directory) -> Discovery:
     """Return a discovery that has only its second source."""
-    found: Any = SimpleNamespace(_directory=directory, _keys={})
+    found: Any = SimpleNamespace(_directory=directory, keys={})
     return found  # type: ignore[no-any-return]
 
 

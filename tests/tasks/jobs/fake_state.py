@@ -84,6 +84,11 @@ class FakeState:
         view = views.get(kind, self.views.jobs)
         view.changed(FeedName(peer, kind, 0), key, value)
 
+    @staticmethod
+    def job(number: int) -> str:
+        """Return the id of the job that `submit` makes."""
+        return job_id(AUTHOR, number.to_bytes(4))
+
     def submit(self, number: int, author: PeerId = AUTHOR, **fields: Any) -> str:
         """Create a job of another author."""
         nonce = number.to_bytes(4)

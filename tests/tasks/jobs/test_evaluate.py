@@ -38,7 +38,7 @@ class Services:
         raise NotImplementedError
 
     async def loss(
-        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None, job: str
     ) -> tuple[float, int]:
         await trio.lowlevel.checkpoint()
         self.asked.append((root + adapter, given, text))

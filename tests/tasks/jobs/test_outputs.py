@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -16,6 +17,7 @@ from shoal.tasks.jobs.kinds.table import KINDS
 from shoal.tasks.jobs.outputs import PieceOutputs
 from shoal.tasks.jobs.results import JobOutcome
 from shoal.tasks.jobs.runner import RowRunner
+from shoal.tasks.jobs.sealing.states import StateSeal
 from shoal.tasks.jobs.spec import JobSpec, SpecSeal
 from shoal.tasks.jobs.submitting import row_of
 from tests.dht.models import FakeHost
@@ -150,7 +152,28 @@ async def test_another_spec_under_the_same_id_is_another_piece(
     assert await started(tmp_path).run(other) == await done(other)
 
 
-async def test_outputs_of_a_sealed_job_are_not_on_the_disk(
+@pytest.mark.parametrize("secrets", [[b"s" * 32], []])
+async def test_a_sealed_piece_goes_on_after_a_restart_and_leaves_no_text(
+    tmp_path: Path, autojump_clock: object, secrets: list[bytes]
+) -> None:
+    """Without the key of the group, it begins again."""
+    asked = job(JobSpec(ROOT, row_of("generate", "secret"), seal=SpecSeal(b"b" * 32)))
+    seal_of = partial(StateSeal, secrets, b"place")
+
+    def outputs() -> PieceOutputs:
+        return PieceOutputs(FakeHost(inline=True), tmp_path, lambda job: seal_of(job.id))
+
+    first = outputs()
+    await first.open(asked)
+    await first.added(asked, b'{"line": 1, "text": "secret"}\n')
+    assert not any(b"secret" in data for data in on_disk(tmp_path).values())
+    known = await outputs().open(asked)
+    assert known == ({1: b'{"line": 1, "text": "secret"}\n'} if secrets else {})
+    seal_of = partial(StateSeal, [b"o" * 32], b"place")
+    assert await outputs().open(asked) == {}, "a key of another group"
+
+
+async def test_outputs_of_a_sealed_job_are_not_on_the_disk_without_seals(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     sealed = JobSpec(ROOT, row_of("generate", "secret"), seal=SpecSeal(b"b" * 32))

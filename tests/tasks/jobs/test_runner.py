@@ -79,7 +79,7 @@ class Gateway:
         raise NotImplementedError
 
     async def loss(
-        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None, job: str
     ) -> tuple[float, int]:
         await trio.lowlevel.checkpoint()
         assert root == ROOT

@@ -90,6 +90,7 @@ class Desk:
         self.live: set[PeerId] = {ME, OTHER}
         self.waited_for = 0
         self.ready = True
+        self.looks = 0  # for jobs
         self.out: set[PeerId] = set()
         self.troubles: list[str | None] = []
         self.runner.claimed = lambda job: self.state.views.jobs.claim_by(ME, job)
@@ -102,7 +103,7 @@ class Desk:
             JobNode(host, self.state.state, ME, self.guard),
             WorkTerms(
                 IdleTime(lambda: self.waited_for),
-                ready=lambda: self.ready,
+                ready=self._look,
                 accepts=lambda author: author not in self.out,
             ),
             {"sum": self.runner},
@@ -110,6 +111,10 @@ class Desk:
             OutputStores(self.shelf, self._replicate),
             health=self.troubles.append,
         )
+
+    def _look(self) -> bool:
+        self.looks += 1
+        return self.ready
 
     async def _replicate(self, job: str, blob: str, size: int) -> bool:
         return self.replicate is not None and await self.replicate(job, blob, size)
@@ -146,6 +151,33 @@ async def test_a_job_is_claimed_done_and_reported(autojump_clock: object) -> Non
         await trio.sleep(WORK)
         assert made.stands(job) is JobState.DONE and made.outcome(job).text == "3"
         assert made.worker.current_job is None and made.worker.done == 1
+
+
+async def test_an_idle_node_begins_its_job_at_once(autojump_clock: object) -> None:
+    """For a job that another node begins, it does not even search."""
+    async with desk() as made:
+        made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
+        await trio.sleep(0.1)
+        heirs = made.worker.crew.shares.heirs
+        for own in (ME, OTHER):
+            await trio.sleep(0.5)  # in the middle between two searches
+            mine = [n for n in range(99) if next(heirs(made.state.job(n))) == own]
+            looks, job = made.looks, made.state.submit(mine[0])
+            await trio.sleep(0.1)
+            assert bool(made.state.said("claims", job)) == (made.looks > looks) == (own == ME)
+            made.state.withdraw(job)
+            await trio.sleep(2 * WORK)
+
+
+async def test_many_new_jobs_have_a_node_search_a_few_times(autojump_clock: object) -> None:
+    """A peer chooses how many jobs it makes, and a search looks at all of them."""
+    async with desk() as made:
+        made.out = {AUTHOR}
+        made.looks = 0
+        for number in range(500):
+            made.state.submit(number)
+            await trio.sleep(0.002)
+        assert made.looks <= 22
 
 
 async def test_one_at_a_time_and_each_once(autojump_clock: object) -> None:

@@ -65,7 +65,7 @@ class Node:
         self.arch: Any = ARCH
         self.adapters: list[AdapterTensors] = []
         chain = Chain(self)
-        self.scorer = Scorer(self._use, self._encode, lambda _root, _arch, _apart: chain, _adapter)
+        self.scorer = Scorer(self._use, self._encode, lambda *_which, **_how: chain, _adapter)
 
     @asynccontextmanager
     async def _use(self, name: str) -> AsyncIterator[Model]:

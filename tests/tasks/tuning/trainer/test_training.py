@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +18,14 @@ from shoal.tasks.engine.adapters import module_shapes
 from shoal.tasks.errors import NoRoute, SessionError
 from shoal.tasks.tuning.interface import Gradients
 from shoal.tasks.tuning.trainer import checkpoint, defaults
-from shoal.tasks.tuning.trainer.curve import Curve
+from shoal.tasks.tuning.trainer.curve import Curve, read
 from shoal.tasks.tuning.trainer.errors import Damaged, Diverged, Refused
 from shoal.tasks.tuning.trainer.optimiser import Learned, tensor_shapes
 from shoal.tasks.tuning.trainer.rows import RowsWriter, TrainingRow, file_digest
 from shoal.tasks.tuning.trainer.subject import AdapterSubject
 from shoal.tasks.tuning.trainer.training import Progress, Task, TuningRun
 from shoal.transport.host.real import RealHost
-from tests.dht.models import FakeHost
+from tests.dht.models import FakeFiles, FakeHost
 from tests.tasks.tuning.numpy_chain import ARCH, VOCABULARY, NumpyChain, settings
 
 pytestmark = pytest.mark.trio
@@ -116,6 +117,44 @@ async def test_killed_at_any_step_and_resumed_it_ends_with_the_same_bytes(
         assert [_plain(point) for point in run.curve.points] == [
             _plain(point) for point in undisturbed.curve.points
         ]
+
+
+class ForgetfulFiles(FakeFiles):
+    """Files whose disk loses in a power cut what was appended and not made durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._durable: dict[Path, int] = {}  # sizes of files with more than that
+
+    def append(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        self._durable.setdefault(path, self.size(path) or 0)
+        super().append(path, data, mode=mode)
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        self._durable.pop(path, None)
+
+    def cut_power(self) -> None:
+        """Lose what is not durable."""
+        for path, size in self._durable.items():
+            if path.exists():  # it was not renamed
+                os.truncate(path, size)
+        self._durable.clear()
+
+
+async def test_a_power_cut_leaves_no_gap_in_the_curve(run: Run, autojump_clock: Clock) -> None:
+    files = ForgetfulFiles()
+    assert isinstance(run.host, FakeHost)
+    run.host.fake_files = files
+    await run.prepare()
+    with pytest.raises(Killed):
+        await run.run(NumpyChain(killed_at(7)))
+    files.cut_power()
+    await run.run(NumpyChain())
+    known = read(files, run.folder / "curve")
+    assert [point.step for point in known] == list(range(1, 13))
+    logs = [each for each in files.list(run.folder / "curve") if "tfevents" in each.name]
+    assert min(each.size for each in logs) > 500, "events of both runs"
 
 
 def _plain(point: Any) -> Any:
