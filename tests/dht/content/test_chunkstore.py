@@ -300,7 +300,7 @@ def test_the_number_of_files_remembered_as_verified_is_limited(
     for number in range(9):
         data = bytes([number])
         store.stage(hashlib.sha256(data).hexdigest(), data, 0.0)
-    assert len(store._verified) == 3
+    assert len(store.verified) == 3
 
 
 def test_the_owners_limit(store: ChunkStore) -> None:

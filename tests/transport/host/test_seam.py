@@ -20,7 +20,7 @@ import trio
 
 from shoal.transport.errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from shoal.transport.host import realfiles
-from shoal.transport.host.blank import blank
+from shoal.transport.host.allocator import blank
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import FolderEntry
 
