@@ -151,7 +151,7 @@ class Victim:
         for key, value in changed.items():
             assert self.document.get(key) == value, "pycrdt read something else"
         ledger = self.document._ledger
-        held = self.document._doc.get_state()
+        held = self.document.doc.get_state()
         assert not ledger.clock or held.endswith(_number(ledger.clock)), "something is pending"
         assert len(held) <= 11, "another client got in"
 

@@ -218,7 +218,7 @@ def month(out: Connection, pipe: Connection, folder: Path, days: int) -> None:
 
 def views_facts(views: Views) -> int:
     every = set(views._by_kind.values())
-    feeds = (feed for view in every for said in view._facts.values() for feed in said.values())
+    feeds = (feed for view in every for said in view.facts.values() for feed in said.values())
     return sum(map(len, feeds))
 
 

@@ -175,7 +175,7 @@ async def start(folder: Path, count: int, small: bool = False) -> dict[str, floa
 def shown(state: State, count: int) -> bool:
     """Whether the views show at least `count` facts."""
     views = set(state.views._by_kind.values())
-    return sum(len(said) for view in views for said in view._facts.values()) >= count
+    return sum(len(said) for view in views for said in view.facts.values()) >= count
 
 
 def choose(count: int) -> float:

@@ -109,7 +109,7 @@ def _invoke(args: Sequence[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as asked:
         click.echo(asked.format_message())
     except click.UsageError as error:
-        render.report_error(_sentence(error.format_message()), _usage_hint(error))
+        render.report_error(sentence(error.format_message()), _usage_hint(error))
         return errors.USAGE
     except BaseExceptionGroup as group:
         raise _innermost(group) from None
@@ -131,7 +131,7 @@ def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group
 
 
-def _sentence(message: str) -> str:
+def sentence(message: str) -> str:
     """Rewrite a message of click in the style of this program: lower case first, no full stop,
     backticks."""
     # An apostrophe between two letters stays: only quotation marks become backticks.

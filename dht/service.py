@@ -63,9 +63,9 @@ class Dht:
         """The routing table; the brief links; what sends requests over them."""
         self.store = RecordStore(node_key(self.peer), host.entropy, limit=settings.store_bytes)
         """The records that this node stores for others."""
-        self._searching = Searching(client)
+        self.searching = Searching(client)
         self._joining = Joining(
-            client, self._searching, links=endpoint.links, addresses=addressing.book
+            client, self.searching, links=endpoint.links, addresses=addressing.book
         )
         self._records = OwnRecords(endpoint.identity)
         self._publishing = Publishing(
@@ -148,9 +148,9 @@ class Dht:
 
         Adds the records that it finds to `gathered`, and its trace to `steps`.
         """
-        lookup = self._searching.lookup(group, enough=enough, most=most, kinds=kinds)
+        lookup = self.searching.lookup(group, enough=enough, most=most, kinds=kinds)
         try:
-            await self._searching.run(lookup)
+            await self.searching.run(lookup)
         finally:  # what has arrived counts even if the look-up timed out
             for key in group:
                 steps[key] = lookup.steps
@@ -251,7 +251,7 @@ class Dht:
         """
         remembered = () if self._persistence is None else await self._persistence.load()
         async with trio.open_nursery() as nursery:
-            with self._searching.tasks.run_in(nursery):
+            with self.searching.tasks.run_in(nursery):
                 nursery.start_soon(self._joining.run, remembered)
                 repeat = partial(self.asking.guard.start_repeated, nursery)
                 repeat("brief links", self.links.run)

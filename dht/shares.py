@@ -18,7 +18,7 @@ class Shares:
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
-        self._order: list[tuple[int, str]] = []
+        self.order: list[tuple[int, str]] = []
 
     def __getitem__(self, name: str) -> int:
         """Return the amount that a user has."""
@@ -36,10 +36,10 @@ class Shares:
         """Add `amount`, which may be negative, to the amount of a user."""
         before = self._sizes.pop(name, 0)
         if before:
-            del self._order[bisect_left(self._order, (before, name))]
+            del self.order[bisect_left(self.order, (before, name))]
         if before + amount:
             self._sizes[name] = before + amount
-            insort(self._order, (before + amount, name))
+            insort(self.order, (before + amount, name))
 
     def largest(self, newcomer: str, changes: Mapping[str, int]) -> str:
         """Return the user that would have the largest amount after `changes`.
@@ -53,7 +53,7 @@ class Shares:
         ]
         others = (
             (size, name == newcomer, name)
-            for size, name in reversed(self._order)
+            for size, name in reversed(self.order)
             if name not in changes
         )
         return max([*changed, *(one for one in [next(others, None)] if one is not None)])[2]

@@ -125,7 +125,7 @@ class Liar:
         """
         self._manifests = {root: Path(path).read_bytes() for root, path in manifests.items()}
         self._sizes = sizes or {}
-        files = Path(chunks).glob("??/[0-9a-f]*") if chunks else []
+        files = Path(chunks).glob("[0-9a-f]*") if chunks else []
         self._chunks = {path.name: path.read_bytes() for path in files}
         self._held = held or {}
         self._twist = twist

@@ -512,14 +512,14 @@ async def test_many_requests_for_a_node_s_chunks_cost_one_check(
     """Each check takes a file call per chunk: 256 calls of 100 bytes used to take minutes."""
     async with swarm(tmp_path) as (first, _), trio.open_nursery() as nursery:
         looks = 0
-        ranges = first.exchange.provider._ranges
+        ranges = first.exchange.provider.ranges
 
         def look(content: Content) -> bytes:
             nonlocal looks
             looks += 1
             return ranges(content)
 
-        monkeypatch.setattr(first.exchange.provider, "_ranges", look)
+        monkeypatch.setattr(first.exchange.provider, "ranges", look)
         foe = await endpoint(nursery, Identity.from_seed(b"h" * 32))
         link = await foe.dial(Address(LOOPBACK, first.endpoint.port), timeout=10)
         header = {"root": first.library.names()["tiny"]}

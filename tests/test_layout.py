@@ -81,7 +81,7 @@ ENGINE_WORKER = {
     )
 } | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").rglob("*.py")}
 # The modules of the process that trains a whole model.
-TRAINER = {f"tasks/tuning/whole/{name}.py" for name in ("child", "network", "requests")}
+TRAINER = {f"tasks/tuning/whole/{name}.py" for name in ("child", "network")}
 # The modules of the probe's process.
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
 # The modules of the converting process.

@@ -56,7 +56,7 @@ PLACES = [
     "state.membership.membership Membership._link_lost",
     "state.membership.memberdialer MemberDialer._dial",
     "state.membership.membership Membership._take",
-    "state.membership.probing Probing._check",
+    "state.membership.probing Probing.check",
     "state.replication.replication Replication._link_up",
     "state.replication.replication Replication._pull",
     "state.replication.replication Replication._compare",
@@ -226,7 +226,7 @@ async def test_a_bug_that_stays_does_not_spin(
 
 
 @pytest.mark.parametrize(
-    "place", ["transport.link.link Link.tick", "state.membership.probing Probing._check"]
+    "place", ["transport.link.link Link.tick", "state.membership.probing Probing.check"]
 )
 def test_without_the_guard_one_of_them_ends_a_daemon(
     monkeypatch: pytest.MonkeyPatch, place: str

@@ -66,7 +66,7 @@ def decode(
     # its depth is certain to be small.
     short = size <= ITEMS and size <= items
     if not short or size - len(bytes(data).translate(None, _CONTAINERS)) > depth:
-        _walk(data, depth, items)
+        walk(data, depth, items)
     try:
         return msgpack.unpackb(
             data,
@@ -230,7 +230,7 @@ class Reader:
             raise Undecodable(str(error) or "not msgpack") from None
 
 
-def _walk(data: bytes | bytearray | memoryview, depth: int, items: int) -> None:
+def walk(data: bytes | bytearray | memoryview, depth: int, items: int) -> None:
     """Raise Undecodable unless `data` is exactly one value within the limits.
 
     Takes one step for each element, and stops at a container that announces too many.

@@ -183,7 +183,7 @@ class _Always(ChunkConnector):
         dear = replace(wanted, costs=ShardCosts(0.0, 1e3, 0.0))
         plan = self._plan(dear, outside)
         assert plan is not None
-        fetch = Stubborn(self._host, self._own, outside.link, self._engine, plan)
+        fetch = Stubborn(self._host, self._own, outside.link, self.engine, plan)
         await fetch.run()
         return max(wanted.cached, fetch.length)
 

@@ -204,8 +204,8 @@ class Chain:
     async def answers(self, numbers: Sequence[int], drafting: Drafting) -> list[Summary]:
         """Have texts said, one after the other."""
         gateway = self.client.node.gateway
-        windows: Any = gateway._windows
-        windows._drafting, models = drafting, self.client.node.compute.models
+        windows: Any = gateway.windows
+        windows.drafting, models = drafting, self.client.node.compute.models
         found = []
         for number in numbers:
             text = self.texts[number]

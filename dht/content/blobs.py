@@ -7,6 +7,7 @@ is staged after the nodes, and becomes durable together with them.
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ...transport.host.seam import Host
@@ -33,12 +34,28 @@ class Blobs:
         self._trees: OrderedDict[str, tuple[Tree, Content]] = OrderedDict()
 
     def open(self) -> set[str]:
-        """Create the folder, load the roots of the stored blobs, and return them. Blocking."""
+        """Create the folder, load the roots of the stored blobs, and return them. Blocking.
+
+        Call this after the store's `open`.
+        """
         files = self._host.files
         files.make_folder(self._folder)
-        remove_leftovers(files, self._folder)
+        self._take_up()
         self._roots = {entry.name for entry in files.list(self._folder) if is_digest(entry.name)}
         return self._roots
+
+    def _take_up(self) -> None:
+        """Make the markers durable that a killed process had staged, if their trees are whole.
+
+        Otherwise no root would own the chunks that came with them, and nothing would evict these.
+        """
+        for name in remove_leftovers(self._host.files, self._folder):
+            root = name[1:65]
+            with suppress(ModelError):
+                self._load(root)
+                self._store.stage_marker(self._folder / root)
+        with suppress(ModelError):  # the disk is full; they are tried again after the next start
+            self._store.settle()
 
     def roots(self) -> frozenset[str]:
         """Return the roots of the blobs whose tree is on this disk."""

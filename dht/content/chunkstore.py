@@ -66,7 +66,7 @@ class ChunkStore:
         self._markers: dict[Path, Path] = {}  # staged marker -> its path
         self._stagings = count(1)
         # digest -> (identity of the verified file, host's time until which the result holds)
-        self._verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
+        self.verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
 
     def open(self) -> None:
         """Recover the chunks that a killed process had staged, and remove partial writes.
@@ -190,9 +190,10 @@ class ChunkStore:
 
     def remove_marker(self, path: Path) -> None:
         """Delete a marker, whether it is staged or durable."""
-        for staged in [staged for staged, marker in self._markers.items() if marker == path]:
-            self._markers.pop(staged, None)
-            self._files.remove(staged)
+        for staged, marker in list(self._markers.items()):  # another thread may stage one
+            if marker == path:
+                self._markers.pop(staged, None)
+                self._files.remove(staged)
         self._files.remove(path)
 
     def settle(self) -> None:
@@ -270,7 +271,7 @@ class ChunkStore:
         The verification here is skipped if this process verified the same file in the last
         `VERIFIED_FOR` seconds. `now` is the host's time in seconds. Raises the errors of `get`.
         """
-        known = self._verified.get(digest)
+        known = self.verified.get(digest)
         if known is not None and now < known[1]:
             path = self.staged.get(digest) or self.path(digest)
             if known[0] is not None and known[0] == self._files.identity(path):
@@ -281,10 +282,10 @@ class ChunkStore:
 
     def _remember(self, digest: str, file: tuple[int, int, int] | None, now: float) -> None:
         """Record that a chunk was verified at `now`, in the file that `file` identifies."""
-        self._verified[digest] = file, now + VERIFIED_FOR
-        while len(self._verified) > VERIFIED_LIMIT:
+        self.verified[digest] = file, now + VERIFIED_FOR
+        while len(self.verified) > VERIFIED_LIMIT:
             with suppress(KeyError):  # another thread emptied it first
-                self._verified.popitem(last=False)
+                self.verified.popitem(last=False)
 
     def _read(self, digest: str) -> tuple[Path, bytes]:
         """Return the path and the unverified bytes of a chunk.
@@ -317,7 +318,7 @@ class ChunkStore:
             if path is not None:
                 self.used_bytes -= self._files.size(path) or 0
                 self._files.remove(path)
-        self._verified.pop(digest, None)
+        self.verified.pop(digest, None)
 
     def require_space(self, needed: int) -> None:
         """Check that `needed` more bytes can be stored.
@@ -371,8 +372,11 @@ def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelErro
     return NotEnoughDisk(path.parent, needed, free)
 
 
-def remove_leftovers(files: Files, folder: Path) -> None:
-    """Remove temporary files of writes that a killed process did not finish."""
-    for entry in files.list(folder):
-        if entry.name.startswith(".") and entry.name.endswith(_LEFTOVER):
-            files.remove(folder / entry.name)
+def remove_leftovers(files: Files, folder: Path) -> list[str]:
+    """Remove temporary files of writes that a killed process did not finish, and return their
+    names."""
+    names = [entry.name for entry in files.list(folder)]
+    found = [name for name in names if name.startswith(".") and name.endswith(_LEFTOVER)]
+    for name in found:
+        files.remove(folder / name)
+    return found

@@ -276,10 +276,10 @@ class Library:
         Raises ModelError if the manifest is invalid, and the errors of `check_config` if this
         version cannot run the model.
         """
-        manifest = await self._host.offload(_decoded, data)
+        manifest = await self._host.offload(decoded, data)
         if isinstance(manifest, tuple):
             code, message, hint = manifest
-            del data  # the traceback would keep the bytes alive, see `_decoded`
+            del data  # the traceback would keep the bytes alive, see `decoded`
             raise ModelError(code, message, hint=hint)
         if self._check_config is not None:
             check_shapes = self._check_config(manifest.config)
@@ -410,7 +410,7 @@ class Library:
         )
 
 
-def _decoded(data: bytes) -> Manifest | tuple[str, str, str | None]:
+def decoded(data: bytes) -> Manifest | tuple[str, str, str | None]:
     # An error is returned as (code, message, hint) and not raised: an exception from a thread
     # refers to the frames that it passed, and these would keep 200 MiB of a hostile manifest in
     # memory until the garbage collector runs.

@@ -49,7 +49,7 @@ class Obtaining:
 
     def __init__(self, parts: ExchangeParts, peers: Peers) -> None:
         self._host = parts.host
-        self._guard = parts.guard
+        self.guard = parts.guard
         self._switchboard = parts.switchboard
         self._peers = peers
         self._on_liar = parts.swarm.on_liar
@@ -80,7 +80,7 @@ class Obtaining:
                 link = self._next(search)
                 if link is not None:
                     search.under_way.add(link.peer)
-                    self._guard.start(nursery, link.peer, self._ask, search, ask, link, digest)
+                    self.guard.start(nursery, link.peer, self._ask, search, ask, link, digest)
                 with trio.move_on_after(TICK if link is None else ASK_BESIDE):
                     await search.news.wait()
             nursery.cancel_scope.cancel()

@@ -88,9 +88,9 @@ class Provider:
         self._have: dict[str, tuple[float, bytes]] = {}
         self._asked = Rates(Rate(*HAVE_RATE))
         self._counting = trio.Lock()  # limits the scans of the chunk store to one at a time
-        self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> peer -> end of its watch
+        self.watchers: dict[str, dict[PeerId, float]] = {}  # root -> peer -> end of its watch
         # root -> digest -> the peer that received the chunk last, and when
-        self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
+        self.given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
         endpoint.handle("model.manifest", self._serve_manifest)
         endpoint.handle("blob.have", self._serve_have)
         endpoint.handle("blob.chunk", self.serve_chunk)
@@ -134,11 +134,11 @@ class Provider:
             known = self._have.get(root)
             if known is None or self._host.now() - known[0] > HAVE_AGE:
                 content = await self._library.content(root)
-                ranges = await self._host.offload(self._ranges, content)
+                ranges = await self._host.offload(self.ranges, content)
                 self._have[root] = known = self._host.now(), ranges
             return known[1]
 
-    def _ranges(self, content: Content) -> bytes:
+    def ranges(self, content: Content) -> bytes:
         """Scan the chunk store for the chunks of a content, and return the packed ranges.
 
         Blocking.
@@ -148,10 +148,10 @@ class Provider:
     def _watch(self, root: str, peer: PeerId) -> bool:
         """Register a peer for notifications of new chunks. Return False if there are too many."""
         now = self._host.now()
-        watchers = self._watchers.setdefault(root, {})
+        watchers = self.watchers.setdefault(root, {})
         for other in [other for other, until in watchers.items() if until <= now]:
             del watchers[other]
-        elsewhere = sum(peer in found for found in self._watchers.values())
+        elsewhere = sum(peer in found for found in self.watchers.values())
         if peer not in watchers and (len(watchers) >= WATCHERS or elsewhere >= WATCHES_OF_PEER):
             return False
         watchers[peer] = now + WATCH_FOR
@@ -160,7 +160,7 @@ class Provider:
     def notify(self, content: Content, digests: Iterable[str]) -> None:
         """Notify the peers that watch a content of new chunks."""
         self._have.pop(content.root, None)
-        watchers = self._watchers.get(content.root, {})
+        watchers = self.watchers.get(content.root, {})
         if not watchers:
             return
         payload = pack_indexes(sorted(content.index[digest] for digest in digests))
@@ -175,7 +175,7 @@ class Provider:
             except (CallRefused, LinkClosed):
                 del watchers[peer]
         if not watchers:
-            self._watchers.pop(content.root, None)
+            self.watchers.pop(content.root, None)
 
     # Serving chunks.
 
@@ -221,10 +221,10 @@ class Provider:
             return False
         if digest not in content.chunks:
             return False
-        given = self._given.setdefault(root, {})
-        self._given.move_to_end(root)
-        while len(self._given) > GIVEN_ROOTS:
-            self._given.popitem(last=False)
+        given = self.given.setdefault(root, {})
+        self.given.move_to_end(root)
+        while len(self.given) > GIVEN_ROOTS:
+            self.given.popitem(last=False)
         other, when = given.get(digest, (peer, 0.0))
         recent = other != peer and self._host.now() - when < GIVEN_FOR
         if recent and len(given) < len(content.chunks):

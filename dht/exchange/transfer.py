@@ -89,10 +89,10 @@ class Transfer:
     def __init__(self, wanted: Mapping[str, int], salt: bytes) -> None:
         self._sizes = dict(wanted)
         self._order = _in_own_order(wanted, salt)
-        self._wanted = set(wanted)  # not stored yet
+        self.wanted = set(wanted)  # not stored yet
         self._pending = set(wanted)  # wanted and not requested from any peer
         # digest -> peers with a pending request, or with a delivery that is not stored yet
-        self._asked: dict[str, set[PeerId]] = {}
+        self.asked: dict[str, set[PeerId]] = {}
         self._liars: set[PeerId] = set()
         self._quiet: set[PeerId] = set()
         self.sources: dict[PeerId, ChunkSource] = {}
@@ -100,12 +100,12 @@ class Transfer:
     @property
     def done(self) -> bool:
         """Whether all wanted chunks are stored."""
-        return not self._wanted
+        return not self.wanted
 
     @property
     def left(self) -> int:
         """Number of chunks that are not stored yet."""
-        return len(self._wanted)
+        return len(self.wanted)
 
     @property
     def liars(self) -> frozenset[PeerId]:
@@ -114,7 +114,7 @@ class Transfer:
 
     def wants(self, digest: str) -> bool:
         """Return whether a chunk is not stored yet."""
-        return digest in self._wanted
+        return digest in self.wanted
 
     def offers(self, peer: PeerId, digests: Iterable[str]) -> bool:
         """Replace the list of chunks that a peer has.
@@ -134,7 +134,7 @@ class Transfer:
         has, queue, news = set[str](), list[str](), False
         left: Iterator[str] = iter(digests)
         while step := list(islice(left, OFFER_STEP)):
-            part = self._wanted.intersection(step)
+            part = self.wanted.intersection(step)
             news = news or not part <= known
             has |= part
         left = filter(has.__contains__, reversed(self._order)) if has else iter(())
@@ -154,7 +154,7 @@ class Transfer:
         source.has, source.queue, source.added = offer.has, offer.queue, set()
         source.has |= added
         source.queue += added
-        source.whole = len(source.has) >= len(self._wanted)
+        source.whole = len(source.has) >= len(self.wanted)
         return offer.news
 
     def adds(self, peer: PeerId, digests: Iterable[str]) -> bool:
@@ -205,7 +205,7 @@ class Transfer:
 
         Returns the peer and the digest, or None if no request should be sent now.
         """
-        if sum(map(len, self._asked.values())) >= IN_FLIGHT:
+        if sum(map(len, self.asked.values())) >= IN_FLIGHT:
             return None
         free = [
             (peer, source)
@@ -221,7 +221,7 @@ class Transfer:
                 digest = self._late(peer, source, now)
             if digest is not None:
                 self._pending.discard(digest)
-                self._asked.setdefault(digest, set()).add(peer)
+                self.asked.setdefault(digest, set()).add(peer)
                 source.asked[digest] = now
                 return peer, digest
         return None
@@ -277,7 +277,7 @@ class Transfer:
         """
         own = source.seconds(len(source.asked) + 1)
         worst, found = STEAL_FACTOR * own, None
-        for digest, peers in self._asked.items():
+        for digest, peers in self.asked.items():
             if peer in peers or len(peers) >= COPIES_MAX or digest not in source.has:
                 continue
             wait = min(self._remaining(self.sources[other], digest, now) for other in peers)
@@ -332,9 +332,9 @@ class Transfer:
         Return the other peers whose requests for it can be cancelled.
         """
         self._received(self.sources[peer], digest, now)
-        self._wanted.discard(digest)
+        self.wanted.discard(digest)
         self._pending.discard(digest)
-        return self._asked.pop(digest, set()) - {peer}
+        return self.asked.pop(digest, set()) - {peer}
 
     def abandoned(self, peer: PeerId, digest: str) -> None:
         """Close a request that brought no bytes.
@@ -342,12 +342,12 @@ class Transfer:
         The chunk is requested again, unless a request to another peer is pending.
         """
         self.sources[peer].asked.pop(digest, None)
-        peers = self._asked.get(digest)
+        peers = self.asked.get(digest)
         if peers is None:
             return
         peers.discard(peer)
         if not peers:
-            del self._asked[digest]
+            del self.asked[digest]
             self._pending.add(digest)
             for source in self.sources.values():
                 if digest in source.has:

@@ -42,12 +42,12 @@ class BriefLinks:
     def __init__(self, host: Host, endpoint: Switchboard, connect: Connect) -> None:
         self._host = host
         self._endpoint = endpoint
-        self._connect = connect
+        self.connect = connect
         # link -> (`Link.turns` at the last sweep, time of its last use)
         self._used: dict[Link, tuple[int, float]] = {}
         self._dials = FairSlots(defaults.BRIEF_DIALS)
         # Peers whose dial failed: when the back-off ends, and the addresses that were tried.
-        self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
+        self.resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
         self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))  # failed dials, per public host
 
     def linked(self, peer: PeerId) -> bool:
@@ -76,13 +76,13 @@ class BriefLinks:
         if link is not None and link.connected:
             return link
         now = self._host.now()
-        until, tried = self._resting.get(contact.peer, (now, frozenset()))
+        until, tried = self.resting.get(contact.peer, (now, frozenset()))
         if until > now and tried.issuperset(contact.addresses):
             raise DialFailed("unreachable", f"`{contact.peer}` did not answer a moment ago")
         dialled = await self._dials.use(by, partial(self._dial, contact, sure))
         if dialled is None:
             raise DialFailed("crowded", f"the dial of `{contact.peer}` lost its slot to another")
-        self._resting.pop(contact.peer, None)
+        self.resting.pop(contact.peer, None)
         self.sweep()
         return dialled
 
@@ -99,7 +99,7 @@ class BriefLinks:
                 "unreachable", f"too many dials to the hosts of `{contact.peer}` have failed"
             )
         try:
-            link = await self._connect(contact.peer, left)
+            link = await self.connect(contact.peer, left)
         except DialFailed:
             self._rest(contact)
             raise
@@ -109,16 +109,16 @@ class BriefLinks:
 
     def clear_backoffs(self) -> None:
         """Clear all back-offs and failed dials, because this node's network may have changed."""
-        self._resting.clear()
+        self.resting.clear()
         self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))
 
     def _rest(self, contact: Contact) -> None:
         """Start the back-off of a contact whose dial failed."""
-        self._resting.pop(contact.peer, None)
+        self.resting.pop(contact.peer, None)
         until = self._host.now() + defaults.BRIEF_REST
-        self._resting[contact.peer] = until, frozenset(contact.addresses)
-        while len(self._resting) > defaults.BRIEF_RESTING:
-            del self._resting[next(iter(self._resting))]
+        self.resting[contact.peer] = until, frozenset(contact.addresses)
+        while len(self.resting) > defaults.BRIEF_RESTING:
+            del self.resting[next(iter(self.resting))]
 
     async def run(self) -> None:
         """Close idle brief links until cancelled."""

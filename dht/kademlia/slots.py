@@ -42,7 +42,7 @@ class FairSlots:
         """Actions that wait for a slot, the earliest first."""
         self.shares = Shares()
         """Number of slots that each source has."""
-        self._queued = Shares()
+        self.queued = Shares()
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
@@ -83,9 +83,9 @@ class FairSlots:
     def _queue(self, use: _Use) -> None:
         """Append an action to the queue. If the queue is too long, cancel one action."""
         self.waiting[use] = None
-        self._queued.change(use.name, 1)
+        self.queued.change(use.name, 1)
         if len(self.waiting) > self._most:
-            largest = self._queued.largest(use.name, {})
+            largest = self.queued.largest(use.name, {})
             latest = next(each for each in reversed(self.waiting) if each.name == largest)
             self._unqueue(latest)
             latest.scope.cancel()
@@ -94,7 +94,7 @@ class FairSlots:
     def _unqueue(self, use: _Use) -> None:
         """Remove an action from the queue."""
         del self.waiting[use]
-        self._queued.change(use.name, -1)
+        self.queued.change(use.name, -1)
 
     def _admit(self, use: _Use) -> None:
         """Give a slot to an action."""

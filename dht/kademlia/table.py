@@ -70,15 +70,15 @@ class Table:
         self._entropy = entropy
         self._limited = subnet_limits
         self._spread = spread
-        self._buckets: dict[int, _Bucket] = {}
-        self._networks: Counter[str] = Counter()
+        self.buckets: dict[int, _Bucket] = {}
+        self.networks: Counter[str] = Counter()
         self._heard = -_WITNESS
         self._samples: dict[int, float] = {}
         self._size: float | None = None
 
     def __len__(self) -> int:
         """Return the number of contacts, without those that wait."""
-        return sum(len(bucket.entries) for bucket in self._buckets.values())
+        return sum(len(bucket.entries) for bucket in self.buckets.values())
 
     def __contains__(self, peer: PeerId) -> bool:
         """Return whether a peer is in the table. Peers that wait do not count."""
@@ -86,14 +86,14 @@ class Table:
 
     def contact(self, peer: PeerId) -> Contact | None:
         """Return the contact of a peer, or None if the peer is not in the table."""
-        for bucket in self._buckets.values():
+        for bucket in self.buckets.values():
             if (entry := bucket.entries.get(peer)) is not None:
                 return entry.contact
         return None
 
     def contacts(self) -> Iterator[Contact]:
         """Yield all contacts, without those that wait."""
-        for bucket in self._buckets.values():
+        for bucket in self.buckets.values():
             for entry in bucket.entries.values():
                 yield entry.contact
 
@@ -110,7 +110,7 @@ class Table:
                 sum(bool(entry.contact.networks) for entry in bucket.entries.values()),
                 len(bucket.waiting),
             )
-            for index, bucket in sorted(self._buckets.items())
+            for index, bucket in sorted(self.buckets.items())
             if bucket.entries or bucket.waiting
         ]
 
@@ -124,7 +124,7 @@ class Table:
         if contact.point == self._own:
             return False
         self._heard = now
-        bucket = self._buckets.setdefault(self._index(contact.point), _Bucket())
+        bucket = self.buckets.setdefault(self._index(contact.point), _Bucket())
         old = bucket.entries.pop(contact.peer, None)
         if old is not None and old.failures == 0 and old.contact.networks == contact.networks:
             bucket.entries[contact.peer] = _KnownContact(
@@ -133,7 +133,7 @@ class Table:
             return True
         self._size = None
         if old is not None:
-            self._networks.subtract(old.contact.networks)
+            self.networks.subtract(old.contact.networks)
         bucket.waiting.pop(contact.peer, None)
         entry = _KnownContact(contact, now)
         if self._admit(bucket, entry):
@@ -172,7 +172,7 @@ class Table:
 
     def _bucket(self, peer: PeerId) -> _Bucket:
         """Return the bucket of a peer, or a new empty one if it does not exist."""
-        return self._buckets.get(self._index(point(node_key(peer)))) or _Bucket()
+        return self.buckets.get(self._index(point(node_key(peer)))) or _Bucket()
 
     def _admit(self, bucket: _Bucket, entry: _KnownContact) -> bool:
         """Add a contact to a bucket if the limits allow it. Return whether it was added."""
@@ -181,7 +181,7 @@ class Table:
         if len(bucket.entries) >= defaults.K and not self._evict_for(bucket, entry):
             return False
         bucket.entries[entry.contact.peer] = entry
-        self._networks.update(entry.contact.networks)
+        self.networks.update(entry.contact.networks)
         return True
 
     def _crowded(self, bucket: _Bucket, contact: Contact) -> bool:
@@ -191,7 +191,7 @@ class Table:
         here = Counter(name for entry in bucket.entries.values() for name in entry.contact.networks)
         return any(
             here[name] >= defaults.SUBNET_PER_BUCKET
-            or self._networks[name] >= defaults.SUBNET_PER_TABLE
+            or self.networks[name] >= defaults.SUBNET_PER_TABLE
             for name in contact.networks
         )
 
@@ -239,7 +239,7 @@ class Table:
         """Remove a contact from a bucket."""
         self._size = None
         entry = bucket.entries.pop(peer)
-        self._networks.subtract(entry.contact.networks)
+        self.networks.subtract(entry.contact.networks)
 
     def _promote(self, bucket: _Bucket) -> None:
         """Move the latest waiting contact that the limits allow into the table."""
@@ -263,7 +263,7 @@ class Table:
         at = place if isinstance(place, int) else point(place)
         alive = (
             entry.contact
-            for bucket in self._buckets.values()
+            for bucket in self.buckets.values()
             for entry in bucket.entries.values()
             if entry.failures < defaults.FAILURES
         )
@@ -277,33 +277,33 @@ class Table:
         """
         oldest = (
             next(iter(bucket.entries.values()))
-            for bucket in self._buckets.values()
+            for bucket in self.buckets.values()
             if bucket.waiting and bucket.entries
         )
         return [entry.contact for entry in oldest if now - entry.heard > quiet]
 
     def refresh_due(self, now: float) -> list[Key]:
         """Return a random key in the range of each bucket that had no look-up in the last hour."""
-        if not self._buckets:
+        if not self.buckets:
             return []
         return [
             self._random_key(index)
             for index in range(self._deepest() + 1)
-            if (bucket := self._buckets.setdefault(index, _Bucket())).looked is None
+            if (bucket := self.buckets.setdefault(index, _Bucket())).looked is None
             or now - bucket.looked > defaults.REFRESH
         ]
 
     def looked(self, key: Key, now: float) -> None:
         """Record that a look-up of a key has ended."""
         if point(key) != self._own:
-            self._buckets.setdefault(self._index(point(key)), _Bucket()).looked = now
+            self.buckets.setdefault(self._index(point(key)), _Bucket()).looked = now
 
     def _deepest(self) -> int:
         """Return the index of the last bucket that is at least half full.
 
         The buckets after it have only this node's neighbours.
         """
-        full = [n for n, bucket in self._buckets.items() if len(bucket.entries) >= defaults.K // 2]
+        full = [n for n, bucket in self.buckets.items() if len(bucket.entries) >= defaults.K // 2]
         return max(full, default=0)
 
     def _index(self, at: int) -> int:
@@ -364,7 +364,7 @@ class Table:
 
     def dump(self) -> bytes:
         """Encode the contacts for the next start, the latest to answer first."""
-        entries = [e for bucket in self._buckets.values() for e in bucket.entries.values()]
+        entries = [e for bucket in self.buckets.values() for e in bucket.entries.values()]
         entries.sort(key=lambda entry: -entry.heard)
         dumped: bytes = msgpack.packb([entry.contact.packed for entry in entries[:_DUMPED]])
         return dumped

@@ -117,7 +117,7 @@ class KvIndex:
         self._said: dict[Key, dict[str, KvBody]] = {}
         self._unsaid: dict[Key, None] = {}
         self._news = trio.Event()
-        self._liars: OrderedDict[PeerId, float] = OrderedDict()  # peer -> end of the distrust
+        self.liars: OrderedDict[PeerId, float] = OrderedDict()  # peer -> end of the distrust
         endpoint.handle("kv.have", self._on_have)
 
     # KV on this node.
@@ -233,10 +233,10 @@ class KvIndex:
 
     def refute(self, peer: PeerId) -> None:
         """Distrust a peer for a while, because it did not have what it claimed."""
-        self._liars.pop(peer, None)
-        self._liars[peer] = self._host.now() + defaults.KV_DISTRUST
-        while len(self._liars) > defaults.KV_LIARS:
-            self._liars.popitem(last=False)
+        self.liars.pop(peer, None)
+        self.liars[peer] = self._host.now() + defaults.KV_DISTRUST
+        while len(self.liars) > defaults.KV_LIARS:
+            self.liars.popitem(last=False)
 
     def _claims(
         self, records: Sequence[FoundRecord], chain: Chain, layers: Layers
@@ -265,7 +265,7 @@ class KvIndex:
 
     def _lied(self, peer: PeerId) -> bool:
         """Return whether a peer is distrusted."""
-        return self._liars.get(peer, 0.0) > self._host.now()
+        return self.liars.get(peer, 0.0) > self._host.now()
 
     async def _ask(
         self, peer: PeerId, search: PrefixSearch, layers: Layers, scope: trio.CancelScope

@@ -63,7 +63,7 @@ class Lookup:
         self._limiter = limiter
         self._dials = 0  # dials of a background look-up
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
-        self._known: dict[PeerId, LookupCandidate] = {}
+        self.known: dict[PeerId, LookupCandidate] = {}
         self._networks: Counter[str] = Counter()  # network -> queries sent into it
         self._records = FoundRecords(self.keys)
         self._answered: list[LookupCandidate] = []
@@ -106,7 +106,7 @@ class Lookup:
         of which one is trusted. If these are fewer than `K`, the least doubtful other candidates
         are added.
         """
-        alive = [each for each in self._known.values() if not each.dead]
+        alive = [each for each in self.known.values() if not each.dead]
         alive.sort(key=lambda each: each.distance)
         if self.settings.doubt:
             sure = [each for each in alive if each.sure]
@@ -187,7 +187,7 @@ class Lookup:
         path.sure = not path.begun and self._should_do(chosen)
         path.begun = True
         self.steps.append(chosen.step)
-        near = (self._place(),) if self.settings.random_order else ()
+        near = (self.own_place(),) if self.settings.random_order else ()
         goal, serves = self._goal, self._querier.serves
         most = goal.most if goal.enough else 0
         by = tuple(one.contact.peer for one in chosen.by)
@@ -201,7 +201,7 @@ class Lookup:
         inside = one.distance <= self.radius
         return bool(self._goal.enough) and inside and self._linked(one.contact.peer)
 
-    def _place(self) -> Key:
+    def own_place(self) -> Key:
         """Return a random key in the region."""
         drawn = int.from_bytes(self._querier.entropy(32))
         offset = drawn % max(min(int(self.radius), SPACE - 1), 1)
@@ -361,12 +361,12 @@ class Lookup:
         took = now - one.step.asked
         self._slowest = took if self._slowest == inf else max(self._slowest, took)
         self._inside += one.distance <= self.radius
-        before, inside = len(self._known), self._named
+        before, inside = len(self.known), self._named
         for each in _in_turn(found.nearest):
-            if len(self._known) - before < defaults.ANSWER_CONTACTS or each.peer in self._known:
+            if len(self.known) - before < defaults.ANSWER_CONTACTS or each.peer in self.known:
                 self._hear(each, one.path, one.hop + 1, one)
         self._quiet = 0 if self._named > inside else self._quiet + 1
-        one.step.contacts = len(self._known) - before
+        one.step.contacts = len(self.known) - before
         one.step.handed = {
             key: len(listed) for key, listed in zip(self.keys, found.records, strict=True)
         }
@@ -390,7 +390,7 @@ class Lookup:
 
         Return its candidate, or None if there is no such query.
         """
-        one = self._known.get(contact.peer)
+        one = self.known.get(contact.peer)
         if one is None or one.step is None or one.step.answered is not None:
             return None
         one.step.answered = now
@@ -405,12 +405,12 @@ class Lookup:
         If it is new, it becomes a candidate of this path. `by` is the referrer, or None for a
         contact of the own table.
         """
-        known = self._known.get(contact.peer)
+        known = self.known.get(contact.peer)
         if known is not None:
             known.add_referrer(by)
             self._hear_where(known, contact, path)
             return
-        heard = self._paths[path].heard if self.settings.shares else len(self._known)
+        heard = self._paths[path].heard if self.settings.shares else len(self.known)
         share = len(self._paths) if self.settings.shares else 1
         if contact.peer == self._querier.peer or heard >= defaults.LOOKUP_CONTACTS // share:
             return
@@ -424,7 +424,7 @@ class Lookup:
         )
         if by is not None:
             candidate.by.append(by)
-        self._known[contact.peer] = candidate
+        self.known[contact.peer] = candidate
         self._named += candidate.distance <= self.radius
         self._paths[path].heard += 1
         self._paths[path].waiting.append(candidate)
@@ -449,7 +449,7 @@ class Lookup:
         for path, account in one.accounts.items():
             if one.lost and not tried.issuperset(account.addresses):
                 again = replace(one, contact=account, path=path, step=None, tried=tried, lost=False)
-                self._known[account.peer] = again
+                self.known[account.peer] = again
                 self._paths[path].waiting.append(again)
                 return
 

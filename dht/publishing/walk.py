@@ -190,7 +190,7 @@ class Walk:
             alive = [contact for contact in region if contact.peer not in done.failed]
             packed += [
                 (cell, contact, record)
-                for contact in self._replicas(record.key, alive)
+                for contact in self.replicas(record.key, alive)
                 if not done.tried(contact.peer)
             ]
         self._blocks[cell.block] -= 1
@@ -218,7 +218,7 @@ class Walk:
                 for cell in of:
                     cell.stores += 1
 
-    def _replicas(self, key: Key, region: Sequence[Contact]) -> list[Contact]:
+    def replicas(self, key: Key, region: Sequence[Contact]) -> list[Contact]:
         """Return the nodes that should store a record: those within the radius, and at least `K`.
 
         If there are many more nodes than expected, an attacker is probably generating identities

@@ -26,12 +26,12 @@ FULL_AT_MOST: Final = 1_000 * YOUNG
 class Collector:
     """Garbage collector that collects after a fixed amount of work."""
 
-    __slots__ = ("_full", "_interval", "_middle", "_trim", "_turns", "_young")
+    __slots__ = ("_full", "_interval", "_middle", "_turns", "_young", "trim")
 
     def __init__(self) -> None:
         self._turns = 0
         # `malloc_trim` of glibc returns free memory; it takes 5 ms for 200 MiB
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._young = YOUNG
         self._middle = MIDDLE
         self._full = self._interval = FULL_FIRST
@@ -65,8 +65,8 @@ class Collector:
 
     def _give_back(self) -> None:
         """Return free memory to the operating system, if the C library can."""
-        if self._trim is not None:
-            self._trim(0)
+        if self.trim is not None:
+            self.trim(0)
 
 
 @contextmanager

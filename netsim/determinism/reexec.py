@@ -27,7 +27,7 @@ def is_exact() -> bool:
     this one.
     """
     fixed = all(os.environ.get(name) == value for name, value in _FIXED.items())
-    return fixed and not _places_at_random()
+    return fixed and not places_at_random()
 
 
 def reexec() -> None:
@@ -44,7 +44,7 @@ def reexec() -> None:
             "this system does not let a program fix its memory addresses\n"
             "hint: leave `strict` out of the scenario; equal seeds may then differ in rare orders"
         )
-    if _places_at_random():
+    if places_at_random():
         _personality(_personality(_QUERY) | _ADDR_NO_RANDOMIZE)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -52,7 +52,7 @@ def reexec() -> None:
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
-def _places_at_random() -> bool:
+def places_at_random() -> bool:
     """Return whether the operating system randomizes the memory addresses of each process. Returns
     False on systems other than Linux, without a check.
     """

@@ -94,7 +94,7 @@ def _legend(axes: "Axes") -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
 
 
-def _svg(figure: "Figure") -> Markup:
+def svg(figure: "Figure") -> Markup:
     """Return the figure as an SVG element, without a date, random ids or external resources."""
     from matplotlib import rc_context
 
@@ -129,7 +129,7 @@ def distribution(name: str, values: list[float]) -> Markup:
     axes.set(xlabel=f"{_plain(name)}, {unit}", ylabel="% of samples up to this", ylim=(0, 102))
     axes.grid(alpha=0.3)
     _legend(axes)
-    return _svg(figure)
+    return svg(figure)
 
 
 def topology(hosts: list[HostFigures]) -> Markup | str:
@@ -158,7 +158,7 @@ def topology(hosts: list[HostFigures]) -> Markup | str:
     _whole_values(axes.xaxis)
     axes.set(xlabel="hosts")
     _legend(axes)
-    return _svg(figure)
+    return svg(figure)
 
 
 def matrix(pairs: PairMatrix) -> Markup | str:
@@ -178,7 +178,7 @@ def matrix(pairs: PairMatrix) -> Markup | str:
     axes.set_xticks(range(len(classes)), names, rotation=45, ha="right")
     axes.set_yticks(range(len(classes)), names)
     figure.colorbar(image, ax=axes, label=f"% of the pairs {pairs['what']}", shrink=0.8)
-    return _svg(figure)
+    return svg(figure)
 
 
 def timeline(run: RunResult) -> Markup | str:
@@ -219,7 +219,7 @@ def timeline(run: RunResult) -> Markup | str:
     if rows:
         _steps(figure.add_subplot(grid[0], sharex=packets), steps, rows, end)
     packets.set_xlim(0, end)
-    return _svg(figure)
+    return svg(figure)
 
 
 def _rates(at: list[float], counts: list[float]) -> list[float]:

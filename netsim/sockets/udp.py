@@ -55,7 +55,7 @@ class UdpSocket(SimSocket):
         self.port = 0
         self.peer: Addr | None = None
         self.takes_all = False  # whether it is bound to every address and not connected
-        self._queue: deque[Item] = deque()
+        self.queue: deque[Item] = deque()
         self._queued = 0
         self._limit = defaults.RECEIVE_BUFFER_BYTES
         self._readers: Waiters[Item] = Waiters()
@@ -335,12 +335,12 @@ class UdpSocket(SimSocket):
             self.host.network.drop("buffer", self.host.name, packet)
             return
         self._queued += cost
-        self._queue.append(item)
+        self.queue.append(item)
 
     async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, SocketName]:
         if flags or self._is_six or self._closed or self._error or bufsize < 0:
             return (await self._receive(bufsize, flags))[:2]
-        if self._queue:  # the common case of `_receive`, inlined for speed
+        if self.queue:  # the common case of `_receive`, inlined for speed
             if self._is_turn():
                 await trio.lowlevel.checkpoint()
             item = self._next(0)
@@ -353,9 +353,9 @@ class UdpSocket(SimSocket):
         was cut to `size` bytes.
         """
         self._before_receiving(size, flags)
-        if self._queue:
+        if self.queue:
             await self._turn()
-        data, source = self._next(flags) if self._queue else await self._wait(flags)
+        data, source = self._next(flags) if self.queue else await self._wait(flags)
         shown = self._shown(source) if self._is_six else source
         if len(data) <= size:
             return data, shown, 0
@@ -373,8 +373,8 @@ class UdpSocket(SimSocket):
     def _next(self, flags: int) -> Item:
         """Return the first datagram of the queue. Remove it, unless `flags` contain MSG_PEEK."""
         if flags & stdlib.MSG_PEEK:
-            return self._queue[0]
-        item = self._queue.popleft()
+            return self.queue[0]
+        item = self.queue.popleft()
         self._queued -= len(item[0]) + defaults.DATAGRAM_OVERHEAD_BYTES
         return item
 
@@ -385,7 +385,7 @@ class UdpSocket(SimSocket):
         item = await self._readers.wait()
         if flags & stdlib.MSG_PEEK:
             self._queued += len(item[0]) + defaults.DATAGRAM_OVERHEAD_BYTES
-            self._queue.appendleft(item)
+            self.queue.appendleft(item)
         return item
 
     async def recv(self, buflen: int, flags: int = 0) -> bytes:
@@ -425,10 +425,10 @@ class UdpSocket(SimSocket):
         if self._closed:
             raise trio.ClosedResourceError("this socket is closed")
         self._error = 0
-        if self._queue:
+        if self.queue:
             await self._turn()
-            found = list(self._queue)
-            self._queue.clear()
+            found = list(self.queue)
+            self.queue.clear()
             self._queued = 0
         else:
             found = [await self._readers.wait()]
@@ -436,7 +436,7 @@ class UdpSocket(SimSocket):
 
     def is_readable(self) -> bool:
         """Return whether a receive would return at once."""
-        return bool(self._queue or self._error)
+        return bool(self.queue or self._error)
 
     async def wait_writable(self) -> None:
         self._check()

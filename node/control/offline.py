@@ -44,7 +44,7 @@ async def add_model(
     """
     lock = await open_folder(host, DataFolder(data))
     try:
-        library = await _library(host, data)
+        library = await open_library(host, data)
         before = library.names()
         added = await adding.add_model(host, library, source_of(ask), ask.name, progress)
         return added_model(added, before)
@@ -62,7 +62,7 @@ async def quantize_model(
     """
     lock = await open_folder(host, DataFolder(data))
     try:
-        library = await _library(host, data)
+        library = await open_library(host, data)
         before, root = library.names(), library.resolve(ask.model)
         name = ask.name or quantised_name(library, ask.model, ask.to)
         added = await quantise(host, library, root, ask.to, name, progress)
@@ -81,7 +81,7 @@ async def add_adapter(
     """
     lock = await open_folder(host, DataFolder(data))
     try:
-        library = await _library(host, data)
+        library = await open_library(host, data)
         base = None if model is None else library.resolve(model)
         adapters = Adapters(host, library, DataFolder(data).library)
         return adapter_view(await adapters.add(folder, name, base), library)
@@ -91,13 +91,13 @@ async def add_adapter(
 
 async def list_adapters(host: Host, data: Path) -> AdaptersView:
     """List the adapters of the library."""
-    library = await _library(host, data)
+    library = await open_library(host, data)
     return adapters_view(await Adapters(host, library, DataFolder(data).library).all(), library)
 
 
 async def list_models(host: Host, data: Path) -> ModelsView:
     """List the models of the library. Without a daemon, it is unknown which nodes serve them."""
-    library = await _library(host, data)
+    library = await open_library(host, data)
     entries = []
     for name, root in library.names().items():
         entries.append(model_entry(name, await library.manifest(root), local=True))
@@ -112,7 +112,7 @@ async def list_models(host: Host, data: Path) -> ModelsView:
 async def show_model(host: Host, data: Path, name: str) -> ShownModel:
     """Describe one model of the library. Raises ModelError `unknown-model` if the library does not
     have it."""
-    library = await _library(host, data)
+    library = await open_library(host, data)
     try:
         root = library.resolve(name)
     except ModelError as error:
@@ -169,7 +169,7 @@ async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> Remo
     """
     lock = await open_folder(host, DataFolder(data))
     try:
-        library = await _library(host, data)
+        library = await open_library(host, data)
         root = model_meant(name, library)
         loss = await loss_view(library, root)
         freed = await host.offload(library.store.size_of, await library.only_of(root))
@@ -181,7 +181,7 @@ async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> Remo
         lock.release()
 
 
-async def _library(host: Host, data: Path) -> Library:
+async def open_library(host: Host, data: Path) -> Library:
     library = Library(host, DataFolder(data).library, check_config=check_model)
     await library.open()
     return library

@@ -1,5 +1,7 @@
 """The parts of a daemon that compute: the gateway's sessions, the served layers, and jobs."""
 
+from dataclasses import replace
+
 from ...dht.content.scrub import Scrub
 from ...tasks.engine.families import Architecture, architecture
 from ...tasks.engine.passes import TuningEngine
@@ -8,9 +10,14 @@ from ...tasks.inference.gateway import Finders, Gateway
 from ...tasks.inference.models import Models
 from ...tasks.inference.stage import Stage
 from ...tasks.jobs.services import RowServices
+from ...tasks.placement.demand import Backing
+from ...tasks.serving.asked import AskedShards
+from ...tasks.serving.interface import DeviceShare, ServingDevices, ServingSettings
+from ...tasks.serving.slots import Slots
 from ...tasks.tuning.chain.chains import TuningChains
 from ...tasks.tuning.scoring import Scorer
 from ...tasks.tuning.stage.stage import TuningStage
+from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
 from ..swarm.seeking import Seeking
 from .base import Base
@@ -18,10 +25,45 @@ from .chunks import ChunkParts
 from .content import ContentParts
 from .interest import StateInterest
 from .network import NetworkParts
-from .serving import ServingParts
 from .sharing import SharingParts
 from .work.jobs import Working
 from .work.tools import Computing
+
+
+class ServingParts:
+    """The layers that one daemon serves (`slots`). It listens for requests of gateways to load a
+    model, if it has an engine."""
+
+    def __init__(
+        self,
+        base: Base,
+        network: NetworkParts,
+        content: ContentParts,
+        stage: Stage,
+        gateway: Gateway,
+    ) -> None:
+        self._gateway = gateway
+        self._witnesses = Witnesses(
+            network.endpoint, network.dialer, base.library, network.state, base.inviter
+        )
+        config, memory = base.config, base.capacity.memory_bytes
+        settings = ServingSettings(memory, config.model, config.layers, config.dtype)
+        shares = [DeviceShare(*each) for each in zip(base.engines, base.shares, strict=True)]
+        devices = ServingDevices(stage, shares, base.no_engine)
+        self.slots = Slots(base.host, devices, content.sources, settings, backing=self._backing)
+        if base.engine is not None:
+            AskedShards(
+                base.host,
+                stage,
+                self.slots,
+                content.sources,
+                settings,
+                backing=self._backing,
+            ).listen(network.courier)
+
+    def _backing(self) -> Backing:
+        """Return the evidence for models that the owner did not name."""
+        return replace(backing_of(self._witnesses), slower=self._gateway.choice.slower)
 
 
 class ComputeParts:

@@ -1,6 +1,7 @@
 """Opens the port on which a node listens, and publishes the addresses that lead to it."""
 
-from collections.abc import Callable
+import ipaddress
+from collections.abc import Callable, Iterable
 
 import trio
 from trio import TaskStatus
@@ -11,13 +12,43 @@ from ...transport.address import Address
 from ...transport.defaults import HTTPS_PORT
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import AddressInUse
-from ...transport.host.seam import Host
+from ...transport.host.seam import Host, Interface
+from ...transport.identity import PeerId
 from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..errors import NodeError
 from ..folder import disk_errors, remember_port, remembered_port
 from ..settings.config import NodeConfig
-from .addresses import own_addresses
+
+# Beginnings of the names of interfaces that lead to containers and virtual machines only.
+VIRTUAL = ("docker", "br-", "veth", "virbr", "vmnet", "lxc", "cni", "podman")
+MOST = 8  # most addresses that are published
+
+
+def own_addresses(
+    listen: str, port: int, peer: PeerId, interfaces: Iterable[Interface]
+) -> list[Address]:
+    """Return the addresses to publish for a listener on the IP address `listen`, the best first.
+
+    For a listener on all addresses, these are the addresses of the interfaces: public ones first,
+    those of virtual switches last. Loopback addresses are only published if there is no other.
+    """
+    address = ipaddress.ip_address(listen)
+    if not address.is_unspecified:
+        return [Address(listen, port, peer)]
+    version = address.version
+    found = [item for item in interfaces if ipaddress.ip_address(item.address).version == version]
+    usable = [item for item in found if not ipaddress.ip_address(item.address).is_link_local]
+    usable.sort(key=_rank)
+    outside = [item for item in usable if not ipaddress.ip_address(item.address).is_loopback]
+    return [Address(item.address, port, peer) for item in (outside or usable)[:MOST]]
+
+
+def _rank(item: Interface) -> tuple[bool, bool]:
+    """Return a sort key that puts private addresses after public ones, and virtual switches
+    last."""
+    virtual = item.name.startswith(VIRTUAL)
+    return virtual, ipaddress.ip_address(item.address).is_private
 
 
 class Listening:

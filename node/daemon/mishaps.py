@@ -24,15 +24,15 @@ class Mishaps:
 
     def __init__(self, health: Health) -> None:
         self._health = health
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, mishap: Mishap) -> None:
         """Count a bug, and report it if its count is a power of two."""
         kind = mishap.error, mishap.place
-        if kind not in self._counts and len(self._counts) >= defaults.MISHAP_KINDS:
+        if kind not in self.counts and len(self.counts) >= defaults.MISHAP_KINDS:
             kind = "others", ""
-        self._counts[kind] += 1
-        count = self._counts[kind]
+        self.counts[kind] += 1
+        count = self.counts[kind]
         if count & (count - 1) == 0:
             times = "" if count == 1 else f", {count} times by now"
             what = f"{mishap.error} at {mishap.place}{times}"

@@ -38,7 +38,7 @@ class ApiServer:
         self._wanted = port
         self._health = health
         self._backend = backend
-        self._clients: dict[ClientStream, None] = {}
+        self.clients: dict[ClientStream, None] = {}
         self._refusals = trio.Semaphore(defaults.API_CONNECTIONS)
         self._loading = trio.Lock()
         self._serve: Callable[[ClientStream], Awaitable[None]] | None = None
@@ -54,7 +54,7 @@ class ApiServer:
     @property
     def running(self) -> int:
         """Number of requests in progress."""
-        return sum(client.answering for client in self._clients)
+        return sum(client.answering for client in self.clients)
 
     def models(self) -> Sequence[str]:
         """Return the names of the models that can answer now."""
@@ -117,26 +117,26 @@ class ApiServer:
                 continue
             scope = trio.CancelScope()
             client = ClientStream(stream, self._host.now(), scope.cancel)
-            self._clients[client] = None
+            self.clients[client] = None
             guard.start(nursery, "client of the API", self._keep, client, scope, end=end)
 
     async def _make_room(self) -> bool:
         """Disconnect the client that has had no request in progress for the longest time, if there
         are too many. Return False if the new one is to be turned away, because all have a request,
         or have had little time for their first one."""
-        if len(self._clients) < defaults.API_CONNECTIONS:
+        if len(self.clients) < defaults.API_CONNECTIONS:
             return True
         await self._refusals.acquire()  # until then, further clients wait
         late = self._host.now() - defaults.API_FRESH
         idle = [
             client
-            for client in self._clients
+            for client in self.clients
             if not client.answering and (client.asked or client.idle_since <= late)
         ]
         if not idle:
             return False
         longest = min(idle, key=lambda client: client.idle_since)
-        self._clients.pop(longest, None)
+        self.clients.pop(longest, None)
         if longest.asked:
             self._refusals.release()
             longest.close()
@@ -160,7 +160,7 @@ class ApiServer:
                 client.displaced = False
                 self._refusals.release()
             client.close()
-            self._clients.pop(client, None)
+            self.clients.pop(client, None)
 
     async def _turn_away(self, stream: trio.SocketStream) -> None:
         """Refuse a client whatever it asks, as there are too many."""

@@ -100,10 +100,10 @@ class Providers:
             address
             for each in found.records
             if isinstance(each.record.body, PeerBody) and each.record.author == peer
-            for address in dialable(each.record.body.addresses, peer, self._nearness(each))
+            for address in dialable(each.record.body.addresses, peer, self.nearness(each))
         ]
 
-    def _nearness(self, found: FoundRecord) -> Nearness:
+    def nearness(self, found: FoundRecord) -> Nearness:
         """Return how near the peer is that delivered a record.
 
         If that peer is unknown, because the record was stored on this node, the farthest of all

@@ -52,7 +52,7 @@ class Discovery:
         self.speed = speed
         """Returns the measured speed of a served shard in tokens per second; 0 if unmeasured."""
         self._leaving = False
-        self._keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
+        self.keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
         self.dht = Dht(
             host,
             dialer.endpoint,
@@ -77,7 +77,7 @@ class Discovery:
                     said, look_at = own, now + defaults.SPEED_LOOK
                     self._say()
                 with self._dialer.endpoint.guard.around("a member's record"):
-                    while not learn(self._keys, self._directory.members(), defaults.MEMBERS_READ):
+                    while not learn(self.keys, self._directory.members(), defaults.MEMBERS_READ):
                         await trio.lowlevel.checkpoint()
                 await trio.sleep(defaults.SAY_PAUSE)
 
@@ -91,7 +91,7 @@ class Discovery:
         if self._leaving:
             return
         own = self._directory.own()
-        said = [self._measured(body) for body in bodies(own) if not _is_hearsay(body)]
+        said = [self.measured(body) for body in bodies(own) if not _is_hearsay(body)]
         wanted = {(body.key, body.slot): body for body in said}
         for slot, body in self._said.items():
             if slot not in wanted:
@@ -100,7 +100,7 @@ class Discovery:
             self.dht.publish(body, lasting=False, patient=True)
         self._said = wanted
 
-    def _measured(self, body: Body) -> Body:
+    def measured(self, body: Body) -> Body:
         """Return a copy of a shard's body with the measured speed, or any other body unchanged.
 
         The published speed only changes if the measured one differs by more than SPEED_CHANGE.
@@ -134,8 +134,8 @@ class Discovery:
         """Yield the facts about a DHT key that member records contain, in the form of DHT records.
         The DHT uses them as a second source for look-ups."""
         members = self._directory.members()
-        learn(self._keys, members, defaults.MEMBERS_READ)
-        for peer, (record, keys) in self._keys.items():
+        learn(self.keys, members, defaults.MEMBERS_READ)
+        for peer, (record, keys) in self.keys.items():
             if key in keys and members.get(peer) is record:
                 yield from (_found(record, body) for body in bodies(record) if body.key == key)
 

@@ -75,7 +75,7 @@ class Grouping:
                 seen = upkeep.group.order
                 self._membership.screen(upkeep.group.counts)
                 self._regrouped(CLIENT if upkeep.group.role is Role.CLIENT else None)
-            self._report()
+            self.report()
             if upkeep.trouble is None:
                 self._health.clear(_TROUBLE)
             else:
@@ -137,7 +137,7 @@ class Grouping:
         upkeep = self._state.upkeep
         if code == REVOKED and upkeep is not None and upkeep.group.revoked_by(peer) is None:
             self._told = peer, words
-            self._report()
+            self.report()
 
     def _lost(self, link: Link, code: str) -> None:
         if code == REVOKED:
@@ -151,9 +151,9 @@ class Grouping:
         status = link.status
         if status.dialled and status.admitted.kind == SWARM and self._told is not None:
             self._told = None
-            self._report()
+            self.report()
 
-    def _report(self) -> None:
+    def report(self) -> None:
         upkeep = self._state.upkeep
         own = self._endpoint.peer
         if self._told is not None and self._endpoint.link(self._told[0]) is not None:

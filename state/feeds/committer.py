@@ -74,7 +74,7 @@ class Committer:
         """The store; None until it is open."""
         self._ended = True  # or not started
         self._turn = trio.Lock()  # only one thread at a time may use the connection
-        self._queue: deque[_PendingCommit] = deque()
+        self.queue: deque[_PendingCommit] = deque()
         self._news = trio.Event()
         self._held = PendingChanges(defaults.HELD_BYTES)
         self._refused: StoreRefused | None = None
@@ -146,7 +146,7 @@ class Committer:
 
         The file is made smaller by a later run, so that closing stays fast.
         """
-        while self._queue:
+        while self.queue:
             await self._commit_some()
         self._ended = True
         async with self._turn:
@@ -200,7 +200,7 @@ class Committer:
         if self._ended:
             raise trio.ClosedResourceError("the store is not open")
         waiting = _PendingCommit(work, own)
-        self._queue.append(waiting)
+        self.queue.append(waiting)
         self._news.set()
         await waiting.done.wait()
         if waiting.error is not None:
@@ -208,7 +208,7 @@ class Committer:
 
     async def _wait(self) -> None:
         """Wait until a change is queued, or until it is time to retry a disk that refused."""
-        if self._queue:
+        if self.queue:
             await trio.lowlevel.checkpoint()
             return
         self._news = trio.Event()
@@ -220,7 +220,7 @@ class Committer:
         batch = self._next_batch()
         results = await self._committed(batch)
         for waiting, error in zip(batch, results, strict=True):
-            first = self._queue.popleft()
+            first = self.queue.popleft()
             assert first is waiting
             waiting.error = error
             waiting.done.set()
@@ -231,7 +231,7 @@ class Committer:
         The changes stay in the queue, so that a cancelled commit leaves them for the final one.
         """
         batch, size = list[_PendingCommit](), 0
-        for waiting in islice(self._queue, defaults.COMMIT_WORKS):
+        for waiting in islice(self.queue, defaults.COMMIT_WORKS):
             if size >= defaults.COMMIT_BYTES:
                 break
             size += size_of(waiting.work)
@@ -253,7 +253,7 @@ class Committer:
 
     async def _make_smaller(self) -> None:
         """Return free pages of the file to the disk, as long as no change is queued."""
-        while not self._queue and self.store is not None and self.store.loose:
+        while not self.queue and self.store is not None and self.store.loose:
             try:
                 await self._use(Store.make_smaller)
             except StoreRefused:

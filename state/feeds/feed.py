@@ -33,7 +33,7 @@ class Document:
     def __init__(self, kind: FeedKind, client: int) -> None:
         self.kind = kind
         self._ledger = DocumentFacts(client, kind.keys)
-        self._doc, self._map = _new_doc(client)
+        self.doc, self._map = _new_doc(client)
         self._update_bytes = 0
 
     def apply(self, update: bytes) -> Changes:
@@ -48,7 +48,7 @@ class Document:
             raise BadUpdate("too-large", "the facts would exceed the size limit of the feed's kind")
         if self.named + sum(key not in self._ledger.last for key in changes) > self.kind.keys:
             raise BadUpdate("too-large", "the facts would exceed the key limit of the feed's kind")
-        self._doc.apply_update(update)
+        self.doc.apply_update(update)
         self._ledger.record(changes)
         self._update_bytes += len(update)
         return changes
@@ -325,7 +325,7 @@ class Feed:
 
     def _apply(self, document: Document, entry: Entry, *, fresh: bool = False) -> EntryVerdict:
         try:
-            changes = _applied(document, entry)
+            changes = applied(document, entry)
         except BadUpdate as error:
             return EntryVerdict(EntryOutcome.REFUSED, code=error.code)
         self._head = entry.head
@@ -352,7 +352,7 @@ class _Loading:
         if self.done or (entry.name, entry.epoch, entry.seq, entry.parent) != expected:
             raise _damaged(self._name)
         try:
-            _applied(self.document, entry)
+            applied(self.document, entry)
         except BadUpdate:
             raise _damaged(self._name) from None
         self._next, self._parent = entry.seq + 1, entry.hash
@@ -369,7 +369,7 @@ def beyond(head: Head, end: Head | None) -> bool:
     return end is not None and (head[:2] > end[:2] or (head[:2] == end[:2] and head != end))
 
 
-def _applied(document: Document, entry: Entry) -> Changes:
+def applied(document: Document, entry: Entry) -> Changes:
     if entry.seq and entry.update == EMPTY:
         raise BadUpdate("bad-update", "an update changes nothing")
     return document.apply(entry.update)

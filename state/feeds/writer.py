@@ -99,7 +99,7 @@ class FeedWriter:
         self._lot = lot
         self._held_until = held_until
         self._reported: set[PeerId] = set()
-        self._own: dict[FeedName, _Own] = {}
+        self.own: dict[FeedName, _Own] = {}
 
     def set(self, kind: str, part: int, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of this node to `value`, or delete it if `value` is None.
@@ -149,7 +149,7 @@ class FeedWriter:
 
     def wake(self, now: float) -> float | None:
         """Return the seconds until `flush` has work, or None if there is nothing to write."""
-        times = [own.next_at for own in self._own.values() if _is_due(own)]
+        times = [own.next_at for own in self.own.values() if _is_due(own)]
         return max(0.0, min(times) - now, self._held_until - now) if times else None
 
     def flush(self, now: float, wall_ms: int) -> list[Entry]:
@@ -160,7 +160,7 @@ class FeedWriter:
         """
         if now < self._held_until:
             return []
-        due = [own for own in self._own.values() if _is_due(own) and own.next_at <= now]
+        due = [own for own in self.own.values() if _is_due(own) and own.next_at <= now]
         entries = []
         for own in due:
             own.next_at = now + defaults.WRITE_PAUSE
@@ -175,7 +175,7 @@ class FeedWriter:
         """
         verdicts = []
         for entry in entries:
-            own = self._own[entry.name]
+            own = self.own[entry.name]
             verdict = own.feed.admit(entry)
             verdicts.append((entry, verdict))
             if verdict.outcome is EntryOutcome.NEWS:
@@ -190,7 +190,7 @@ class FeedWriter:
         The entries may be on disk or not, so their epoch must not be continued.
         """
         for entry in entries:
-            own = self._own[entry.name]
+            own = self.own[entry.name]
             own.changed = {**(own.flying or {}), **own.changed}
             own.flying = None
             own.known = max(own.known, entry.epoch)
@@ -203,7 +203,7 @@ class FeedWriter:
         feed already, an entry of a later epoch comes from another process with this key. Such an
         entry is refused, and this writer begins a still later epoch after a pause.
         """
-        own = self._own.get(entry.name)
+        own = self.own.get(entry.name)
         if own is None or not own.epoch or entry.epoch <= own.epoch:
             return True
         if entry.epoch > own.known:
@@ -222,10 +222,10 @@ class FeedWriter:
             own.anew |= own.feed.head is not None or own.flying is not None
 
     def _find(self, name: FeedName) -> _Own:
-        if name not in self._own:
-            self._own[name] = _Own(self._feed_of(name), KINDS[name.kind])
-            _recall(self._own[name])
-        return self._own[name]
+        if name not in self.own:
+            self.own[name] = _Own(self._feed_of(name), KINDS[name.kind])
+            _recall(self.own[name])
+        return self.own[name]
 
     def _next_entry(self, own: _Own, wall_ms: int) -> Entry | None:
         """Return an entry with the pending changes, or with as many of them as fit into one update.

@@ -59,8 +59,8 @@ class Upkeep(Watcher):
         self._own = own
         self._news = trio.Event()
         self._decided = trio.Event()
-        self._rotation = Rotation(host, identity, group, own, self.wake)
-        self.management = Management(host, group, self._replica, own, self._rotation, self.until)
+        self.rotation = Rotation(host, identity, group, own, self.wake)
+        self.management = Management(host, group, self._replica, own, self.rotation, self.until)
         self.held = False
         """Whether a founder must wait before it writes facts. Peers may have its earlier facts, so
         it first compares its feeds with a peer."""
@@ -201,4 +201,4 @@ class Upkeep(Watcher):
                 )
             box = box_of(self._identity)
             self._own.set("group", facts.ABOUT, facts.about_fact("", group.charter.nonce, box))
-        await self._rotation.keep_up()
+        await self.rotation.keep_up()

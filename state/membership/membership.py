@@ -74,11 +74,11 @@ class Membership:
         self.probing = Probing(host, endpoint, identity, self.roster, changed=self._changed)
         liveness = self.probing.liveness
         self._dialer = MemberDialer(host, endpoint, self.roster, liveness, links, connect)
-        self._own = OwnMemberRecord(host, identity)
+        self.own_record = OwnMemberRecord(host, identity)
         self._begun: dict[Link, None] = {}  # links that records are exchanged over
         self._to_compare: list[Link] = []  # new links that this node dialled
         self._rates = {method: Rates(Rate(*rate)) for method, rate in _RATES.items()}
-        self._pulls = RecordPulls(self._lacks, self._take)
+        self.pulls = RecordPulls(self._lacks, self._take)
         self._record_news = RecordNews[Link]()
         self._version = 0
         self._shows: Callable[[PeerId], bool] = lambda peer: True
@@ -104,7 +104,7 @@ class Membership:
 
     def own(self) -> MemberRecord:
         """Return this node's own record."""
-        return self._own.record
+        return self.own_record.record
 
     @property
     def most_links(self) -> int | None:
@@ -125,7 +125,7 @@ class Membership:
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
         """Return the records of the live members, with or without a link, including this node's."""
-        found = {self._own.record.peer: self._own.record}
+        found = {self.own_record.record.peer: self.own_record.record}
         for peer in self.probing.liveness.live():
             if (known := self.roster.known(peer)) and self._shows(peer):
                 found[peer] = known.record
@@ -155,12 +155,12 @@ class Membership:
 
         Raises BadRecord if a value is out of bounds. Then the old record stays.
         """
-        if all(getattr(self._own.record, field) == value for field, value in changes.items()):
+        if all(getattr(self.own_record.record, field) == value for field, value in changes.items()):
             return
         self._renew(**changes)
 
     def _renew(self, **changes: Any) -> None:
-        self._own.renew(linked=bool(self._begun), **changes)
+        self.own_record.renew(linked=bool(self._begun), **changes)
         self._spread_own()
         self._changed()
 
@@ -193,7 +193,9 @@ class Membership:
         self._begun[link] = None
         link.keep()
         self.roster.linked(link.peer, _nearness(link))
-        self._post(link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self._own.sealed)]))
+        self._post(
+            link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self.own_record.sealed)])
+        )
         if link.identities.dialled:
             self._to_compare.append(link)
         self.probing.begin(link)
@@ -268,14 +270,14 @@ class Membership:
             self._blame(link, error)
 
     def _sums(self) -> bytes:
-        return self.roster.sums(mark_of(self._own.sealed))
+        return self.roster.sums(mark_of(self.own_record.sealed))
 
     def _spread_own(self) -> None:
         """Push this node's latest record over all links, if it has changed and it is time to.
 
         `run` calls this again for a change that has to wait.
         """
-        if self._begun and (push := self._own.take(self._host.now())) is not None:
+        if self._begun and (push := self.own_record.take(self._host.now())) is not None:
             sealed, urgent = push
             told = msgpack.packb([(Nearness.LOOPBACK, 0, sealed)])
             for link in list(self._begun):
@@ -342,13 +344,13 @@ class Membership:
         late = [one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq]
         self._record_news.heard(link, late)
         wanted = self.roster.lacking(
-            offers, _nearness(link), self._host.now(), self._own.record.seq
+            offers, _nearness(link), self._host.now(), self.own_record.record.seq
         )
-        await self._pulls.pull(link, {tag: offers[tag].seq for tag in wanted})
+        await self.pulls.pull(link, {tag: offers[tag].seq for tag in wanted})
 
     def _lacks(self, author: Tag, seq: int) -> bool:
         if author == self.roster.tag:
-            return seq > max(self._own.record.seq, self.roster.reclaimed or 0)
+            return seq > max(self.own_record.record.seq, self.roster.reclaimed or 0)
         return not self.roster.has(author, seq)
 
     def _on_pull(self, call: Call) -> Answer:
@@ -363,7 +365,7 @@ class Membership:
         told: list[Told] = []
         for tag in tags:
             if tag == self.roster.tag:
-                told.append((Nearness.LOOPBACK, 0, self._own.sealed))
+                told.append((Nearness.LOOPBACK, 0, self.own_record.sealed))
             elif (known := self.roster.tagged(tag)) is not None:
                 offer = self.roster.offer(known.record.peer, self._host.now())
                 told.append((offer.reach, offer.age, known.sealed))
@@ -391,7 +393,7 @@ class Membership:
                 if steps.ends_with(sealed):
                     await trio.lowlevel.checkpoint()
                 continue
-            knowing = {link, *self._pulls.tellers(tag_of(record.peer))}
+            knowing = {link, *self.pulls.tellers(tag_of(record.peer))}
             others = [x for x in self._begun if x not in knowing]
             all_served = record.runs, record.holdings, record.aims
             serves = all_served if any(all_served) else None
@@ -410,10 +412,10 @@ class Membership:
     def _reclaim(self) -> None:
         """Publish a later record than one of this node's own key that came from a peer."""
         claimed, now = self.roster.reclaimed, self._host.now()
-        if claimed is None or not self._own.may_reclaim(now):
+        if claimed is None or not self.own_record.may_reclaim(now):
             return
         self.roster.reclaimed = None
-        if self._own.reclaim(claimed, now):
+        if self.own_record.reclaim(claimed, now):
             self._renew()
 
     # Running.
@@ -448,7 +450,7 @@ class Membership:
         News end this wait early.
         """
         wait = self._dialer.start_due(nursery, self._wake)
-        wait = min(wait, self._own.next_at() - self._host.now())
+        wait = min(wait, self.own_record.next_at() - self._host.now())
         return min(max(wait, _LEAST_WAIT), defaults.MEMBERS_LOOK)
 
     def where(self, peer: PeerId) -> list[Address]:

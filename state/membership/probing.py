@@ -150,7 +150,7 @@ class Probing:
             self.liveness.watch(self._roster.authors(), now)
             if checked := self.liveness.next_checks(now):
                 void = partial(self.liveness.void, checked)
-                self._endpoint.guard.start(nursery, "checks", self._check, checked, end=void)
+                self._endpoint.guard.start(nursery, "checks", self.check, checked, end=void)
             for by, peers in self.liveness.next_questions(now).items():
                 void = partial(self.liveness.unanswered, peers)
                 self._endpoint.guard.start(nursery, by, self._ask_for, by, peers, end=void)
@@ -164,7 +164,8 @@ class Probing:
             due = min(self._tell(now), self.liveness.next_due(now), self._gathering.due)
             with trio.move_on_after(max(due - now, 0.0)):
                 await self._news.wait()
-            await trio.sleep(defaults.TURN_S)
+            pause = defaults.TURN_MEMBER_S * len(self.liveness.watched)
+            await trio.sleep(min(max(defaults.TURN_S, pause), defaults.TURN_MOST_S))
 
     def _let_rest(self) -> None:
         """Let links rest, which are then pinged only rarely.
@@ -272,7 +273,7 @@ class Probing:
 
     # Checks.
 
-    async def _check(self, peers: Sequence[PeerId]) -> None:
+    async def check(self, peers: Sequence[PeerId]) -> None:
         """Check members by asking peers for proofs that they are live.
 
         Each proof counts as soon as it comes.

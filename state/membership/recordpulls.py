@@ -31,7 +31,7 @@ class RecordPulls:
         self._lacks = lacks
         self._take = take
         # records to ask for: author and sequence number
-        self._lacking: dict[Link, dict[Tag, int]] = {}
+        self.lacking: dict[Link, dict[Tag, int]] = {}
         self.all_tellers: dict[Tag, dict[Link, None]] = {}
         """Links in line by author. The first is asked."""
         self._moved = trio.Event()  # another peer may be first in line
@@ -49,8 +49,8 @@ class RecordPulls:
         """
         if not wanted:
             return
-        seen_to = link in self._lacking
-        lacking = self._lacking.setdefault(link, {})
+        seen_to = link in self.lacking
+        lacking = self.lacking.setdefault(link, {})
         room = defaults.MEMBERS - len(lacking)  # an honest peer knows no more
         lacking.update(islice(wanted.items(), room))
         if seen_to:
@@ -65,7 +65,7 @@ class RecordPulls:
                     # a waiting link checks no more often than this
                     await trio.sleep(defaults.ROUND)
         finally:
-            del self._lacking[link]
+            del self.lacking[link]
             self._step_out(link, lacking)
 
     def _line_up(self, link: Link, lacking: dict[Tag, int]) -> bool:

@@ -35,7 +35,7 @@ class Resting:
         self._own = own
         self._answering = answering
         self._said = said
-        self._places: dict[PeerId, int] = {}  # see `_distance`
+        self.places: dict[PeerId, int] = {}  # see `_distance`
         # by peer: its watchers, among the peers in its reports
         self._near: dict[PeerId, set[PeerId]] = {}
         self._shown: Set[PeerId] = frozenset()  # peers in this node's last report on its links
@@ -123,9 +123,9 @@ class Resting:
         return self._place_of(one) ^ self._place_of(other)
 
     def _place_of(self, peer: PeerId) -> int:
-        found = self._places.get(peer)
+        found = self.places.get(peer)
         if found is None:
-            if len(self._places) >= defaults.PLACES:  # reports may name peers without end
-                self._places.clear()
-            found = self._places[peer] = int.from_bytes(sha256(str(peer).encode()).digest())
+            if len(self.places) >= defaults.PLACES:  # reports may name peers without end
+                self.places.clear()
+            found = self.places[peer] = int.from_bytes(sha256(str(peer).encode()).digest())
         return found

@@ -93,6 +93,7 @@ class Roster:
         self._authors: frozenset[PeerId] | None = frozenset()  # None after a change
         self._by_tag: dict[Tag, KnownMember] = {}
         self._by_bytes: dict[bytes, KnownMember] = {}  # by the sealed record
+        self._by_place: dict[tuple[str, int], dict[PeerId, None]] = {}  # by address of its own
         self.live: dict[PeerId, None] = {}  # in the order of their links
         # sequence number of a record of this node's key that came from a peer
         self.reclaimed: int | None = None
@@ -169,7 +170,7 @@ class Roster:
     def at(self, host: str, port: int) -> list[PeerId]:
         """Return the members whose records have this IP address and port as an address of their
         own."""
-        return [peer for peer, known in self._known.items() if (host, port) in known.places]
+        return list(self._by_place.get((host, port), ()))
 
     def neighbours(self, peer: PeerId) -> list[PeerId]:
         """Return the other members whose records have an address of this member.
@@ -179,12 +180,8 @@ class Roster:
         """
         if (own := self._known.get(peer)) is None:
             return []
-        differ = own.places.isdisjoint  # a quick test, which nearly all pairs pass
-        return [
-            other
-            for other, known in self._known.items()
-            if not differ(known.places) and other != peer and _share(own, known)
-        ]
+        others = {other: None for place in sorted(own.places) for other in self._by_place[place]}
+        return [each for each in others if each != peer and _share(own, self._known[each])]
 
     def has(self, tag: Tag, seq: int) -> bool:
         """Return whether a record of this author with this sequence number or a later one is
@@ -256,6 +253,7 @@ class Roster:
         known.heard = max(known.heard, heard)
 
     def _drop(self, peer: PeerId) -> None:
+        self._place(peer, self._known[peer], frozenset())
         known = self._known.pop(peer)
         self._authors = None
         del self._by_bytes[known.sealed]
@@ -321,8 +319,8 @@ class Roster:
             pace = RateLimiter(Rate(*defaults.AUTHOR_UPDATES), now)
             rank = sha256(f"{self._own} {record.peer}".encode()).digest()
             known = KnownMember(record, sealed, reach, source, pace, heard, due, rank=rank)
-            known.places, known.mark = _places(record), mark_of(sealed)
-            known.tag = tag_of(record.peer)
+            self._place(record.peer, known, _places(record))
+            known.tag, known.mark = tag_of(record.peer), mark_of(sealed)
             self._known[record.peer] = self._by_bytes[sealed] = known
             self._authors = None
             self._by_tag.setdefault(known.tag, known)
@@ -331,10 +329,20 @@ class Roster:
             known.due = min(known.due, now)
         del self._by_bytes[known.sealed]
         self._by_bytes[sealed] = known
-        known.record, known.sealed, known.places = record, sealed, _places(record)
-        known.mark = mark_of(sealed)
+        self._place(record.peer, known, _places(record))
+        known.record, known.sealed, known.mark = record, sealed, mark_of(sealed)
         known.heard = max(known.heard, heard)
         known.reach = max(known.reach, reach)
+
+    def _place(self, peer: PeerId, known: KnownMember, places: frozenset[tuple[str, int]]) -> None:
+        """Replace the addresses of a member."""
+        for place in sorted(known.places - places):
+            del self._by_place[place][peer]
+            if not self._by_place[place]:
+                del self._by_place[place]
+        for place in sorted(places - known.places):
+            self._by_place.setdefault(place, {})[peer] = None
+        known.places = places
 
     # Links.
 

@@ -203,7 +203,7 @@ class Replica(ReplicaFeeds):
         """Open one of this node's own feeds for its writer. Its document stays loaded in memory."""
         feed = self.feed(self.own, plot_of(name)) or Feed(name)
         self._feeds.hold(feed)
-        await self._load(feed)
+        await self.load(feed)
         # perhaps it was replaced during the load
         feed = self._feeds.used(self.own, plot_of(name)) or feed
         self._feeds.hold(feed)
@@ -313,7 +313,7 @@ class Replica(ReplicaFeeds):
         if verdict.outcome is EntryOutcome.LOAD:
             await self._commit(batch)
             batch.count(key, feed.size)  # the author pays for reading its feed again
-            await self._load(feed)
+            await self.load(feed)
             verdict = feed.admit(entry) if feed.document is not None else verdict
         if verdict.outcome is EntryOutcome.CHECK:
             await self._commit(batch)

@@ -271,7 +271,7 @@ class ReplicaFeeds:
         feed = self.feed(key, plot)
         if feed is None or feed.forked:
             return {}
-        await self._load(feed)
+        await self.load(feed)
         facts = feed.document.facts() if feed.document is not None else {}
         archived = feed.head == self.digest.head(key, plot)
         if archived and self._feeds.keep(key, plot, feed.size, feed.memory):
@@ -327,7 +327,7 @@ class ReplicaFeeds:
         if public_key_of(feed.name.author) != self.own:
             self._documents.use(feed)
 
-    async def _load(self, feed: Feed) -> None:
+    async def load(self, feed: Feed) -> None:
         """Load a feed's document into memory.
 
         If the feed is damaged in the archive, all feeds of its author are dropped and fetched

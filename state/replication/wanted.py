@@ -101,14 +101,14 @@ class Wanted:
     """
 
     def __init__(self, lacks: Callable[[Told], bool], draw: Callable[[int], int]) -> None:
-        self._lacks = lacks
+        self.lacks = lacks
         self._draw = draw
         self.all_tellers: dict[PeerId, _Teller] = {}
         """What each linked peer offers."""
         self._telling: dict[PeerId, _Teller] = {}  # peers that may offer something missing
         self._pulls: list[Pull] = []  # under way
         self._asked: dict[Place, _Asked] = {}  # under way
-        self._free_at: dict[bytes, float] = {}  # by author: when its rate allows more
+        self.free_at: dict[bytes, float] = {}  # by author: when its rate allows more
         self._look_at = inf  # when to choose again, because some offers were not checked
         self._took = defaults.PULL_PATIENCE[1]  # recent duration of a successful pull, seconds
         self._paced: dict[bytes, None] = {}  # authors that wait for their rate
@@ -127,7 +127,7 @@ class Wanted:
         """Return whether a peer offers entries by this author that are missing here."""
         teller = self.all_tellers.get(peer)
         return teller is not None and any(
-            place[0] == key and self._lacks(told)
+            place[0] == key and self.lacks(told)
             for lot in (teller.told, teller.patient)
             for place, told in lot.items()
         )
@@ -157,7 +157,7 @@ class Wanted:
         pull a different part first, and get the rest from each other.
         """
         teller = self.all_tellers.setdefault(peer, _Teller())
-        lacking = [told for told in heads if self._lacks(told)]
+        lacking = [told for told in heads if self.lacks(told)]
         for left in range(len(lacking), 0, -1):
             told = lacking.pop(self._draw(left))
             if teller.vain.get(told, now) <= now:
@@ -243,13 +243,13 @@ class Wanted:
         patience = self._patience()
         for place in list(islice(lot, looks)):
             told = lot.pop(place)
-            if not self._lacks(told):
+            if not self.lacks(told):
                 continue
             lot[place] = told
             if place in teller.asking:
                 continue
             asked = self._asked.get(place)
-            if self._free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
+            if self.free_at.get(place[0], now) - now <= defaults.AUTHOR_BURST_S and (
                 asked is None or asked.beside or asked.late(now, patience)
             ):
                 places.append(place)
@@ -275,21 +275,21 @@ class Wanted:
         patience = self._patience()
         late = (asked.since + patience for asked in self._asked.values())
         over = now + defaults.AUTHOR_BURST_S
-        self._paced = {key: None for key in self._paced if self._free_at[key] > over}
-        paced = (self._free_at[key] - defaults.AUTHOR_BURST_S for key in self._paced)
+        self._paced = {key: None for key in self._paced if self.free_at[key] > over}
+        paced = (self.free_at[key] - defaults.AUTHOR_BURST_S for key in self._paced)
         return min(
             (when for when in (*late, *paced, lots, self._look_at) if when > now), default=inf
         )
 
     def came(self, key: bytes, size: int, now: float) -> None:
         """Charge `size` bytes of received entries to their author's rate."""
-        when = max(self._free_at.pop(key, 0.0), now) + size / defaults.AUTHOR_RATE
-        self._free_at[key] = when
+        when = max(self.free_at.pop(key, 0.0), now) + size / defaults.AUTHOR_RATE
+        self.free_at[key] = when
         if when - now > defaults.AUTHOR_BURST_S:
             self._paced[key] = None
-        if len(self._free_at) > defaults.PACED:
-            oldest = next(iter(self._free_at))
-            del self._free_at[oldest]
+        if len(self.free_at) > defaults.PACED:
+            oldest = next(iter(self.free_at))
+            del self.free_at[oldest]
             self._paced.pop(oldest, None)
 
     def ended(
@@ -324,7 +324,7 @@ class Wanted:
             self._took += (now - pull.since - self._took) / defaults.PULLS_TOOK
         for place in pull.places:
             told = teller.lot(place).get(place)
-            if told is None or not (place in vain and self._lacks(told)):
+            if told is None or not (place in vain and self.lacks(told)):
                 continue
             del teller.lot(place)[place]
             teller.vain[told] = now + defaults.VAIN_S
@@ -339,7 +339,7 @@ class Wanted:
         for teller in self.all_tellers.values():
             lot = teller.lot(place)
             told = lot.get(place)
-            if told is not None and not self._lacks(told):
+            if told is not None and not self.lacks(told):
                 del lot[place]
 
     def lost(self, peer: PeerId) -> None:

@@ -305,9 +305,9 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             for claim in entry.refused:  # the new version of the job may no longer refuse them
                 heappush(entry.heap, claim)
             entry.refused = ()
-        self._settle(entry, JobStanding(key, job, self._ahead(entry, job)))
+        self._settle(entry, JobStanding(key, job, self.ahead(entry, job)))
 
-    def _ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
+    def ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
         """Remove stale claims and those of refused claimants from the top of a job's heap.
 
         Returns the claim that is then on top, which wins, or None if none is left.

@@ -96,13 +96,13 @@ class Members(View[PeerId, Said, Member]):
         )
 
     def __len__(self) -> int:
-        return len(self._facts.get(_PLOT, ()))
+        return len(self.facts.get(_PLOT, ()))
 
     def __iter__(self) -> Iterator[PeerId]:
-        return iter(self._facts.get(_PLOT, ()))
+        return iter(self.facts.get(_PLOT, ()))
 
     def __contains__(self, peer: PeerId) -> bool:
-        return peer in self._facts.get(_PLOT, ())
+        return peer in self.facts.get(_PLOT, ())
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Said:
         if key == ABOUT:

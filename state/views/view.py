@@ -57,8 +57,8 @@ class View(ABC, Generic[Subject, Fact, Shown]):
     def __init__(self) -> None:
         self.bad = 0  # number of malformed facts that were skipped
         # By kind and part, then by author. A FeedName for each of 50,000 feeds would take 4 MB.
-        self._facts: dict[Plot, dict[PeerId, dict[str, Fact]]] = {}
-        self._watches: WeakKeyDictionary[ViewWatch[Subject, Shown], None] = WeakKeyDictionary()
+        self.facts: dict[Plot, dict[PeerId, dict[str, Fact]]] = {}
+        self.watches: WeakKeyDictionary[ViewWatch[Subject, Shown], None] = WeakKeyDictionary()
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of a feed, or remove the fact if `value` is None.
@@ -73,7 +73,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         if fact is None:
             self._take_out(name, key)
         else:
-            authors = self._facts.setdefault((name.kind, name.part), {})
+            authors = self.facts.setdefault((name.kind, name.part), {})
             authors.setdefault(name.author, {})[key] = fact
         self._replace(name, key, old, fact)
 
@@ -105,7 +105,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         Use it as in `async for change in view.watch()`.
         """
         watch = ViewWatch(self.get)
-        self._watches[watch] = None
+        self.watches[watch] = None
         return watch
 
     @abstractmethod
@@ -119,18 +119,18 @@ class View(ABC, Generic[Subject, Fact, Shown]):
     def _replace(self, name: FeedName, key: str, old: Fact | None, new: Fact | None) -> None:
         """Update the derived indexes after a change of one fact, and call `_tell` for its subject.
 
-        `_facts` contains the new value already. `old` or `new` is None if there was or is no fact.
+        `facts` contains the new value already. `old` or `new` is None if there was or is no fact.
         """
 
     def _tell(self, subject: Subject) -> None:
-        if not self._watches:
+        if not self.watches:
             return
-        for watch in self._watches:
+        for watch in self.watches:
             watch.note(subject)
 
     def _said(self, name: FeedName) -> Mapping[str, Fact]:
         """Return the values of a feed's valid facts, by key."""
-        return self._facts.get((name.kind, name.part), {}).get(name.author, {})
+        return self.facts.get((name.kind, name.part), {}).get(name.author, {})
 
     def _try(self, name: FeedName, key: str, value: Mapping[str, object]) -> Fact | None:
         try:
@@ -140,12 +140,12 @@ class View(ABC, Generic[Subject, Fact, Shown]):
             return None
 
     def _take_out(self, name: FeedName, key: str) -> None:
-        authors = self._facts[name.kind, name.part]
+        authors = self.facts[name.kind, name.part]
         del authors[name.author][key]
         if not authors[name.author]:
             del authors[name.author]
         if not authors:
-            del self._facts[name.kind, name.part]
+            del self.facts[name.kind, name.part]
 
 
 class ViewWatch(Generic[Subject, Shown]):

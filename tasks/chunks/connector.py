@@ -118,12 +118,12 @@ class ChunkConnector:
     ) -> None:
         self._host = host
         self._own = own
-        self._engine = engine
+        self.engine = engine
         self._index = index
         self._store = store
         self._around = around
         # By provider: bytes/s of the last fetch, and when that was.
-        self._rates: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
+        self.rates: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
         self.shy_until: OrderedDict[PeerId, float] = OrderedDict()
         """The time (seconds) until which sessions of a gateway take nothing from strangers."""
         self.fetched_bytes = 0
@@ -217,7 +217,7 @@ class ChunkConnector:
         if plan is None:
             return wanted.cached
         peer = outside.link.peer
-        fetch = ChunkFetch(self._host, self._own, outside.link, self._engine, plan)
+        fetch = ChunkFetch(self._host, self._own, outside.link, self.engine, plan)
         try:
             await fetch.run()
         finally:
@@ -228,10 +228,10 @@ class ChunkConnector:
         """Remember the rate of a provider, and what it did wrong."""
         self.fetched_bytes += fetch.bytes
         if fetch.bytes or fetch.ending == "slow":
-            self._rates[peer] = max(fetch.rate, 1.0), self._host.now()
-            self._rates.move_to_end(peer)
-            while len(self._rates) > _RATES:
-                self._rates.popitem(last=False)
+            self.rates[peer] = max(fetch.rate, 1.0), self._host.now()
+            self.rates.move_to_end(peer)
+            while len(self.rates) > _RATES:
+                self.rates.popitem(last=False)
         if fetch.ending == "liar":
             self._index.refute(peer)
 
@@ -242,7 +242,7 @@ class ChunkConnector:
         itself finds out.
         """
         usual = link_rates(link.status)
-        rate, at = self._rates.get(link.peer, (0.0, 0.0))
+        rate, at = self.rates.get(link.peer, (0.0, 0.0))
         if self._host.now() >= at + CHUNK_RATE_AGE:
             rate = usual.rate if link.status.path in _NEAR else 0.0
         return replace(usual, rate=rate, loss=0.0)

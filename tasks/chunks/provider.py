@@ -36,9 +36,9 @@ class ChunkProvider:
     ) -> None:  # fmt: skip
         self._host = host
         self._identity = identity
-        self._store = store
+        self.store = store
         self._engine = engine
-        self._giving: Counter[PeerId] = Counter()
+        self.giving: Counter[PeerId] = Counter()
         self._refused = Rates(Rate(*CHUNK_REFUSALS))
         self.given_bytes = 0
         """Bytes of parts that were given to peers since the start."""
@@ -50,26 +50,26 @@ class ChunkProvider:
             asked = typed(AskPart, call.header)
         except Undecodable as error:
             return Refusal("bad-request", f"expected a part of a chunk: {error}")
-        busy = self._giving.total() >= PARTS_GIVEN
-        if busy or self._giving[call.peer] >= PARTS_GIVEN_TO_ONE:
+        busy = self.giving.total() >= PARTS_GIVEN
+        if busy or self.giving[call.peer] >= PARTS_GIVEN_TO_ONE:
             return Refusal("busy", "this node gives as many parts as it can")
         stored = self._known(call.peer, asked)
         if stored is None:
             return self._unknown(call.peer)
-        self._giving[call.peer] += 1
+        self.giving[call.peer] += 1
         try:
             return await self._give(asked, stored)
         finally:
-            self._giving[call.peer] -= 1
-            if not self._giving[call.peer]:
-                del self._giving[call.peer]
+            self.giving[call.peer] -= 1
+            if not self.giving[call.peer]:
+                del self.giving[call.peer]
 
     def _known(self, peer: PeerId, asked: AskPart) -> StoredChunk | None:
         """Return the chunk, unless it is not here, or the peer does not know its name.
 
         Both look the same to the peer, so it does not learn which chunks are here.
         """
-        stored = self._store.find(asked.tag)
+        stored = self.store.find(asked.tag)
         if stored is None:
             return None
         proof = proof_of(stored.name, peer, self._identity.peer)
@@ -92,7 +92,7 @@ class ChunkProvider:
             if error.code != "bad-state":
                 return Refusal("busy", error.message)
             if asked.form == "int8":  # not cached in any form: evicted since then
-                self._store.forget(asked.tag)
+                self.store.forget(asked.tag)
             return _UNKNOWN
         signature = sign_part(self._identity, asked.tag, data)
         self.given_bytes += len(data)

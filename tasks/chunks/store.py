@@ -69,7 +69,7 @@ class SharedChunks:
 
     def __init__(self, index: TagAnnouncer, wanted: Callable[[str, Layers], bool]) -> None:
         self._index = index
-        self._wanted = wanted
+        self.wanted = wanted
         self._chunks: OrderedDict[bytes, StoredChunk] = OrderedDict()
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class SharedChunks:
             self._chunks.move_to_end(tag)
         while len(self._chunks) > CHUNKS_STORED:
             self._chunks.popitem(last=False)
-        wanted = self._wanted(origin.root, origin.layers)
+        wanted = self.wanted(origin.root, origin.layers)
         self._index.announce(chain, origin.layers, publish=wanted)
 
     def find(self, tag: bytes) -> StoredChunk | None:

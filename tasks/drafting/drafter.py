@@ -143,7 +143,7 @@ class Histories:
 
     def __init__(self, most: int = HISTORIES, tokens: int = HISTORY_TOKENS) -> None:
         self._most, self._tokens = most, tokens
-        self._found: OrderedDict[tuple[str, str], tuple[History, Accuracy]] = OrderedDict()
+        self.found: OrderedDict[tuple[str, str], tuple[History, Accuracy]] = OrderedDict()
 
     def of(self, user: str, model: str) -> tuple[History, Accuracy]:
         """Return the history of a user's sessions with a model, and the accuracy of guesses.
@@ -151,10 +151,10 @@ class Histories:
         The history that was used least lately is forgotten if there are too many.
         """
         key = user, model
-        found = self._found.get(key)
+        found = self.found.get(key)
         if found is None:
-            found = self._found[key] = History(self._tokens), Accuracy()
-        self._found.move_to_end(key)
-        if len(self._found) > self._most:
-            self._found.popitem(last=False)
+            found = self.found[key] = History(self._tokens), Accuracy()
+        self.found.move_to_end(key)
+        if len(self.found) > self._most:
+            self.found.popitem(last=False)
         return found

@@ -25,8 +25,8 @@ class Inputs:
 
     def __init__(self, end: int) -> None:
         """`end` is the position after the prompt."""
-        self._first = end  # position of the first of `_tokens`
-        self._tokens: deque[int] = deque()
+        self._first = end  # position of the first of `tokens`
+        self.tokens: deque[int] = deque()
         self._fed = end  # positions below are fed, not drafts
         self.branch = 0
         """The position of the last token that was another than drafted, at first 0."""
@@ -34,7 +34,7 @@ class Inputs:
     @property
     def end(self) -> int:
         """The position after the last token."""
-        return self._first + len(self._tokens)
+        return self._first + len(self.tokens)
 
     def feed(self, position: int, token: int) -> Work | None:
         """Take a token that the head has chosen. Return the positions to compute next, or None if
@@ -47,11 +47,11 @@ class Inputs:
             raise ValueError(f"position {position} is not among {self._fed} to {self.end}")
         self._fed = position + 1
         if position < self.end:
-            if self._tokens[position - self._first] == token:
+            if self.tokens[position - self._first] == token:
                 self._forget()
                 return None
             self._cut(position)
-        self._tokens.append(token)
+        self.tokens.append(token)
         self._forget()
         return Work(position, (token,))
 
@@ -75,7 +75,7 @@ class Inputs:
         if not new:
             return None
         at = self.end
-        self._tokens.extend(new)
+        self.tokens.extend(new)
         return Work(at, new)
 
     def _agrees(self, start: int, tokens: Sequence[int]) -> bool:
@@ -83,7 +83,7 @@ class Inputs:
         branch has ended."""
         for position, token in enumerate(tokens, start):
             known = self._first <= position < self.end
-            if known and self._tokens[position - self._first] != token:
+            if known and self.tokens[position - self._first] != token:
                 self.branch = max(self.branch, position)
                 return False
         return True
@@ -91,11 +91,11 @@ class Inputs:
     def _cut(self, position: int) -> None:
         """Drop the drafts from a position on, and begin a branch there."""
         while self.end > max(position, self._first):
-            self._tokens.pop()
+            self.tokens.pop()
         self.branch = position
 
     def _forget(self) -> None:
         """Drop the tokens that no window is compared with any more."""
-        while self._first < self._fed - KNOWN and self._tokens:
-            self._tokens.popleft()
+        while self._first < self._fed - KNOWN and self.tokens:
+            self.tokens.popleft()
             self._first += 1

@@ -40,7 +40,7 @@ class SuffixIndex:
     def _set_tables(self, bits: int) -> None:
         """Begin with empty tables of 2^`bits` slots."""
         self._bits = bits
-        self._latest = [array("i", b"\xff" * (4 << bits)) for _ in ORDERS]
+        self.latest = [array("i", b"\xff" * (4 << bits)) for _ in ORDERS]
         self._before = [array("i") for _ in ORDERS]
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class SuffixIndex:
     def _enter(self, first: int) -> None:
         """Enter the contexts that end at the places from `first` on into the tables."""
         hashes, shift = self._hashes, 64 - self._bits
-        tables = zip(ORDERS, _POWERS, self._latest, self._before, strict=True)
+        tables = zip(ORDERS, _POWERS, self.latest, self._before, strict=True)
         for order, power, latest, before in tables:
             for place in range(first, len(hashes)):
                 slot = 0
@@ -79,7 +79,7 @@ class SuffixIndex:
         `context` has at most LONGEST_MATCH tokens that count. A place may be the text's end.
         """
         recent = array("I", context[-LONGEST_MATCH:])
-        for order, latest, before in zip(ORDERS, self._latest, self._before, strict=True):
+        for order, latest, before in zip(ORDERS, self.latest, self._before, strict=True):
             if len(recent) < order:
                 continue
             found = self._matching(latest, before, recent, order)

@@ -1,5 +1,8 @@
 """Core of a worker that computes with torch on one device."""
 
+import importlib.util
+import sys
+
 from .compute.device import ComputeDevice
 from .core import Core
 from .families import Architecture
@@ -24,9 +27,22 @@ class DeviceCore(Core):
         self._device = device
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
-        from .compute.choosing import compute_for  # it imports torch
+        """Load a shard's weights, and return what computes it.
 
-        return compute_for(arch, shard, self._device)
+        A card of NVIDIA has own kernels if Triton, which compiles them, is installed and works.
+        """
+        from .compute.torchcompute import TorchCompute  # it imports torch
+
+        device = self._device
+        if device.torch.type == "cuda" and importlib.util.find_spec("triton") is not None:
+            from .compute.gpu import card, trial  # imports Triton, which takes a second
+
+            if card.fits(arch, shard.parts):
+                fault = trial.fault(device)
+                if not fault:
+                    return card.CardCompute(arch, shard, device)
+                print(f"engine: torch computes, not Triton: {fault}", file=sys.stderr, flush=True)
+        return TorchCompute(arch, shard, device)
 
     def available_bytes(self) -> int:
         return self._device.available_bytes()

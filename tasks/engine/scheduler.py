@@ -84,8 +84,8 @@ class Scheduler:
     def __init__(self) -> None:
         self.groups = Groups()
         """The sessions whose rows visit other stages too."""
-        self._gateways: dict[str, Gateway] = {}
-        self._networks: dict[str, GatewayNetwork] = {}
+        self.gateways: dict[str, Gateway] = {}
+        self.networks: dict[str, GatewayNetwork] = {}
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the gateway that was served last
         self._number = 0
@@ -119,12 +119,12 @@ class Scheduler:
         `network` is where the gateway is; "" stands for a network of its own. Background sessions
         come after all others. `adapter` are the costs of the session's adapter.
         """
-        gateway = self._gateways.get(owner)
+        gateway = self.gateways.get(owner)
         if gateway is None:
             self._prune()
-            gateway = self._gateways[owner] = Gateway(GatewayNetwork(), self._next(), self._time)
+            gateway = self.gateways[owner] = Gateway(GatewayNetwork(), self._next(), self._time)
         if network and not gateway.shares:  # it may have moved since its last session
-            gateway.network = self._networks.setdefault(network, GatewayNetwork())
+            gateway.network = self.networks.setdefault(network, GatewayNetwork())
         found = gateway.users.get(user)
         if found is None:
             prune_users(gateway)
@@ -440,9 +440,9 @@ class Scheduler:
 
     def _prune(self) -> None:
         """Remove gateways without sessions if there are too many."""
-        if len(self._gateways) >= ACCOUNTS:
-            self._gateways = {
-                owner: gateway for owner, gateway in self._gateways.items() if gateway.shares
+        if len(self.gateways) >= ACCOUNTS:
+            self.gateways = {
+                owner: gateway for owner, gateway in self.gateways.items() if gateway.shares
             }
-            used = {gateway.network for gateway in self._gateways.values()}
-            self._networks = {name: each for name, each in self._networks.items() if each in used}
+            used = {gateway.network for gateway in self.gateways.values()}
+            self.networks = {name: each for name, each in self.networks.items() if each in used}

@@ -111,7 +111,7 @@ class Session:
         self.job: SpanInProgress | None = None
         self.sampled: tuple[int, int] | None = None  # position of the last token, and the token
         # Guesses for the text of the loop, by windows: the first position, and the tokens.
-        self._guesses: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=WAITING_DRAFTS)
+        self.guesses: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=WAITING_DRAFTS)
         self._kept: deque[AnsweredSpan] = deque()
 
     @property
@@ -137,23 +137,23 @@ class Session:
 
     def guess(self, start: int, tokens: tuple[int, ...]) -> None:
         """Remember guesses for the positions from `start` on."""
-        self._guesses.append((start, tokens))
+        self.guesses.append((start, tokens))
 
     def guessed(self, position: int, token: int) -> tuple[int, ...]:
         """Return the guesses for the positions after `position`, where the text has `token`.
 
         If a guess for `position` itself was another token, all that follow it are forgotten.
         """
-        while self._guesses:
-            start, tokens = self._guesses[0]
+        while self.guesses:
+            start, tokens = self.guesses[0]
             if position < start:
                 return ()
             if position < start + len(tokens):
                 if tokens[position - start] == token:
                     return tokens[position - start + 1 :]
-                self._guesses.clear()
+                self.guesses.clear()
                 return ()
-            self._guesses.popleft()
+            self.guesses.popleft()
         return ()
 
     def is_overtaken(self, span: Span) -> bool:

@@ -30,7 +30,7 @@ class Courier:
         """Create a courier. `connect` establishes a link to a live member that is not linked
         yet."""
         self._endpoint = endpoint
-        self._connect = connect
+        self.connect = connect
         self._handlers: dict[str, Handler] = {}
 
     @property
@@ -124,10 +124,10 @@ class Courier:
 
         In a large swarm, a chain may include live members that are not linked with each other.
         """
-        if self._connect is None or self.is_linked(peer):
+        if self.connect is None or self.is_linked(peer):
             return
         with suppress(DialFailed):
-            await self._connect(peer)
+            await self.connect(peer)
 
     def is_quiet(self, peer: PeerId) -> bool:
         """Return whether the peer has a link but has been silent for a while."""

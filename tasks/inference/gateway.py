@@ -109,12 +109,12 @@ class Gateway:
         self._models = models
         self.drafting = Drafting()
         """What drafts for the sessions of this gateway."""
-        self._windows = Windows(courier, self.drafting)
+        self.windows = Windows(courier, self.drafting)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, finders.seek)
         self.choice = routes.choice
         """What chooses chains, with its beliefs about stages and the errors of its predictions."""
-        self.runs = OpenRuns(host, courier, self._windows, self.choice)
+        self.runs = OpenRuns(host, courier, self.windows, self.choice)
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
         refilling = Refilling(host, courier, directory)
@@ -124,7 +124,7 @@ class Gateway:
             standing,
             Advancing(courier, directory, routes.choice, standing),
         )
-        self._conversation = Conversation(host, courier, self._opening, self._windows, changing)
+        self._conversation = Conversation(host, courier, self._opening, self.windows, changing)
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""
         self._expect = expect
@@ -192,7 +192,7 @@ class Gateway:
             await self._opening.start(talk)
             await answer.prepare()
             await self._conversation.hold(talk)
-            await self._windows.end(talk)
+            await self.windows.end(talk)
             rest.check()
             return replace(answer.summary(), drafts=talk.drafts)
         finally:

@@ -31,7 +31,7 @@ class MemoryQueue:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[_Key, _Waiting] = {}
+        self.waiting: dict[_Key, _Waiting] = {}
 
     def ahead(self, gateway: PeerId, message: Open, now: float) -> int:
         """Return the blocks that are reserved for requests of other gateways that have waited
@@ -39,7 +39,7 @@ class MemoryQueue:
         self._forget(now)
         own = _key(gateway, message)
         found: dict[PeerId, int] = {}
-        for key, each in self._waiting.items():
+        for key, each in self.waiting.items():
             if key == own:
                 break
             found.setdefault(key[0], each.blocks)
@@ -50,7 +50,7 @@ class MemoryQueue:
         """Return the blocks that are reserved for the requests of other gateways."""
         self._forget(now)
         found: dict[PeerId, int] = {}
-        for key, each in self._waiting.items():
+        for key, each in self.waiting.items():
             found.setdefault(key[0], each.blocks)
         found.pop(gateway, None)
         return sum(found.values())
@@ -58,23 +58,23 @@ class MemoryQueue:
     def wait(self, gateway: PeerId, message: Open, blocks: int, now: float) -> None:
         """Add a request, or note that it was repeated."""
         key = _key(gateway, message)
-        if key in self._waiting:
-            self._waiting[key].asked = now
-        elif len(self._waiting) < QUEUED_REQUESTS and self._of(gateway) < QUEUED_OF_ONE:
-            self._waiting[key] = _Waiting(blocks, now)
+        if key in self.waiting:
+            self.waiting[key].asked = now
+        elif len(self.waiting) < QUEUED_REQUESTS and self._of(gateway) < QUEUED_OF_ONE:
+            self.waiting[key] = _Waiting(blocks, now)
 
     def _of(self, gateway: PeerId) -> int:
         """Return how many requests of a gateway wait. It chooses the users, and so the keys."""
-        return sum(key[0] == gateway for key in self._waiting)
+        return sum(key[0] == gateway for key in self.waiting)
 
     def leave(self, gateway: PeerId, message: Open) -> None:
         """Remove a request, because it was admitted."""
-        self._waiting.pop(_key(gateway, message), None)
+        self.waiting.pop(_key(gateway, message), None)
 
     def _forget(self, now: float) -> None:
         """Remove the requests that were given up."""
         since = now - QUEUED_TIME
-        self._waiting = {key: each for key, each in self._waiting.items() if each.asked >= since}
+        self.waiting = {key: each for key, each in self.waiting.items() if each.asked >= since}
 
 
 def _key(gateway: PeerId, message: Open) -> _Key:

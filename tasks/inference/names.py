@@ -28,10 +28,10 @@ class PrefixNames:
         needs the names of a prompt several times, and those of a long prompt take up to 40 ms.
         """
         if self._last[0] != root or self._last[1] != ids:
-            self._last = root, list(ids), self._compute(root, ids)
+            self._last = root, list(ids), self.compute(root, ids)
         return self._last[2]
 
-    def _compute(self, root: str, ids: Sequence[int]) -> bytes:
+    def compute(self, root: str, ids: Sequence[int]) -> bytes:
         names = []
         name = root.encode()
         for at in range(0, len(ids) - BLOCK + 1, BLOCK):

@@ -51,8 +51,8 @@ class AdapterWaits:
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
-        self._waiting: Counter[PeerId] = Counter()
-        self._proven: OrderedDict[PeerId, None] = OrderedDict()
+        self.waiting: Counter[PeerId] = Counter()
+        self.proven: OrderedDict[PeerId, None] = OrderedDict()
 
     @contextmanager
     def place(self, gateway: PeerId) -> Iterator[None]:
@@ -61,27 +61,27 @@ class AdapterWaits:
         Raises SessionError `busy` if there is none.
         """
         if gateway != self._own:
-            unproven = sum(n for peer, n in self._waiting.items() if peer not in self._proven)
-            full = self._waiting.total() >= ADAPTER_WAITS
-            if gateway not in self._proven:
+            unproven = sum(n for peer, n in self.waiting.items() if peer not in self.proven)
+            full = self.waiting.total() >= ADAPTER_WAITS
+            if gateway not in self.proven:
                 full = full or unproven >= ADAPTER_WAITS_UNPROVEN
-            if full or self._waiting[gateway] >= ADAPTER_WAITS_OF_ONE:
+            if full or self.waiting[gateway] >= ADAPTER_WAITS_OF_ONE:
                 raise SessionError("busy", "too many sessions wait for adapters at this stage")
-            self._waiting[gateway] += 1
+            self.waiting[gateway] += 1
         try:
             yield
         finally:
             if gateway != self._own:
-                self._waiting[gateway] -= 1
-                if not self._waiting[gateway]:
-                    del self._waiting[gateway]
+                self.waiting[gateway] -= 1
+                if not self.waiting[gateway]:
+                    del self.waiting[gateway]
 
     def loaded(self, gateway: PeerId) -> None:
         """Note that an adapter of a gateway was loaded."""
-        self._proven[gateway] = None
-        self._proven.move_to_end(gateway)
-        if len(self._proven) > ADAPTERS_PROVEN:
-            self._proven.popitem(last=False)
+        self.proven[gateway] = None
+        self.proven.move_to_end(gateway)
+        if len(self.proven) > ADAPTERS_PROVEN:
+            self.proven.popitem(last=False)
 
 
 class StageAdapters:

@@ -83,7 +83,7 @@ class Collector:
                     defaults.COLLECT_PAUSE if self._jobs.of(self._own) else inf
                 ):
                     await changed.wait()
-                rest = max(defaults.PAUSE / 5, defaults.COLLECT_PART * took)
+                rest = max(defaults.PAUSE / 5, defaults.LOOK_PART * took)
                 await trio.sleep(max(0.0, began + rest - self._host.now()))
 
     async def _watch(self) -> None:

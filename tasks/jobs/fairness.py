@@ -44,7 +44,7 @@ class FairQueue:
 
     def __init__(self, weight: Callable[[PeerId], float] = lambda user: 1.0) -> None:
         self._weight = weight
-        self._users: dict[PeerId, _User] = {}
+        self.users: dict[PeerId, _User] = {}
         self._now = 0.0  # virtual time of the user that was served last
 
     def order(
@@ -55,14 +55,14 @@ class FairQueue:
         `work` is that of the whole job, in any unit that is the same for all jobs. `deadline` is 0
         if there is none.
         """
-        known, time = self._users.get(user), self._time_of(user)
+        known, time = self.users.get(user), self._time_of(user)
         tag = time + work if known is None else known.tags.get(job, time + work)
         return time, -priority, deadline or math.inf, tag
 
     def came(self, user: PeerId, job: str, work: float, now: float = 0.0) -> None:
         """Record that a job waits. Its finish tag is decided when that is recorded first."""
         self._prune()
-        known = self._users.setdefault(user, _User(self._now))
+        known = self.users.setdefault(user, _User(self._now))
         known.time, known.seen = max(known.time, self._now), now
         known.tags.setdefault(job, known.time + work)
         if len(known.tags) > defaults.TAGS:
@@ -70,7 +70,7 @@ class FairQueue:
 
     def begin(self, user: PeerId, work: float) -> None:
         """Charge a user for a piece of this work that begins."""
-        known = self._users.setdefault(user, _User(self._now))
+        known = self.users.setdefault(user, _User(self._now))
         self._now = max(known.time, self._now)
         known.time = self._now + max(work, defaults.LEAST_WORK) / self._weight_of(user)
         self._prune()
@@ -80,9 +80,9 @@ class FairQueue:
 
         Users without work are advanced to the one that was served least of those that have some.
         """
-        known = self._users.setdefault(user, _User(self._now))
+        known = self.users.setdefault(user, _User(self._now))
         known.time = max(known.time, self._now) + work / self._weight_of(user)
-        waiting = [u.time for u in self._users.values() if now - u.seen <= defaults.WAITS_FOR]
+        waiting = [u.time for u in self.users.values() if now - u.seen <= defaults.WAITS_FOR]
         self._now = max(self._now, min([known.time, *waiting]))
         self._prune()
 
@@ -110,11 +110,11 @@ class FairQueue:
 
     def gone(self, user: PeerId, job: str) -> None:
         """Forget a job that has ended."""
-        if (known := self._users.get(user)) is not None:
+        if (known := self.users.get(user)) is not None:
             known.tags.pop(job, None)
 
     def _time_of(self, user: PeerId) -> float:
-        known = self._users.get(user)
+        known = self.users.get(user)
         return self._now if known is None else max(known.time, self._now)
 
     def _weight_of(self, user: PeerId) -> float:
@@ -123,10 +123,10 @@ class FairQueue:
     def _prune(self) -> None:
         """Forget the users with the least virtual time if there are too many: a new user begins
         about where they are."""
-        if len(self._users) > defaults.USERS:
-            users = self._users
+        if len(self.users) > defaults.USERS:
+            users = self.users
             most = nlargest(defaults.USERS // 2, users, key=lambda user: users[user].time)
-            self._users = {user: users[user] for user in most}
+            self.users = {user: users[user] for user in most}
 
 
 def weight_of(given: float) -> float:

@@ -97,7 +97,7 @@ class PieceOutputs:
         self._folder = None
         if host is not None and folder is not None:
             self._folder = OutputFolder(host.files, folder)
-        self._pieces: OrderedDict[str, _Piece] | None = None  # by name, the latest last
+        self.pieces: OrderedDict[str, _Piece] | None = None  # by name, the latest last
 
     async def open(self, job: Job) -> dict[int, bytes]:
         """Return the outputs of a piece by line number. The caller adds to them, and calls `added`
@@ -140,13 +140,13 @@ class PieceOutputs:
 
     async def _known(self) -> OrderedDict[str, _Piece]:
         """Return the pieces, with those of earlier runs."""
-        if self._pieces is None:
+        if self.pieces is None:
             sizes: Mapping[str, int] = {}
             if self._host is not None and self._folder is not None:
                 sizes = await self._host.offload(self._folder.sizes)
-            if self._pieces is None:  # meanwhile
-                self._pieces = OrderedDict((name, _Piece(None, sizes[name])) for name in sizes)
-        return self._pieces
+            if self.pieces is None:  # meanwhile
+                self.pieces = OrderedDict((name, _Piece(None, sizes[name])) for name in sizes)
+        return self.pieces
 
     async def _read(self, job: Job, name: str) -> dict[int, bytes]:
         if self._host is None or self._folder is None or not self._is_stored(job):

@@ -141,9 +141,11 @@ class Worker:
                 found, began = False, self._host.now()
                 with self._guard.around("jobs to begin"):
                     free = self._offers() and not self._terms.turn.is_wanted
-                    found = free and self._begin_some(nursery)
+                    found = free and self.begin_some(nursery)
+                took = self._host.now() - began  # a search among a thousand jobs takes long
                 await self._pause(defaults.PAUSE if found or self._work else defaults.LOOK)
-                await trio.sleep(max(0.0, began + defaults.PAUSE / 5 - self._host.now()))
+                rest = max(defaults.PAUSE / 5, defaults.LOOK_PART * took)
+                await trio.sleep(max(0.0, began + rest - self._host.now()))
 
     async def leave(self) -> None:
         """Start no more jobs, and abandon the current one so that another node begins it at
@@ -276,7 +278,7 @@ class Worker:
         """Return how long a job will probably take, without other work."""
         return self.runners[job.kind].seconds(job)
 
-    def _begin_some(self, nursery: trio.Nursery) -> bool:
+    def begin_some(self, nursery: trio.Nursery) -> bool:
         """Begin the next jobs, as long as this node has work for less than PIECE_TIME. Return
         whether there was a job."""
         begun = False

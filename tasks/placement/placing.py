@@ -101,7 +101,7 @@ class Placing:
         self._claiming_since = 0.0
         self._reason_since: float | None = None
         self._moves_for_speed = False
-        self._speed = speed or SpeedChoices()
+        self.speed = speed or SpeedChoices()
         self._moves = moves or Moves()
 
     @property
@@ -128,7 +128,7 @@ class Placing:
         planned = plan(sizes, (*others, own))
         target = planned.spans.get(self._own, own.span)
         if terms is not None and self._held is None and target not in (None, (0, sizes.layers)):
-            target = self._speed.chosen(terms, others, own) or target
+            target = self.speed.chosen(terms, others, own) or target
         if target is None:
             return PlacingStep(None, Rank.SEEKS)
         if target == self._held or self._is_filled(sizes, others):
@@ -164,7 +164,7 @@ class Placing:
             return step
         own = replace(own, span=self._held, rank=Rank.HOLDS)
         late = self._jitter * FASTER_LOOK + FASTER_SETTLE * self._moves.factor(now)
-        span, due = self._speed.faster(now, terms, (*others, own), own, late)
+        span, due = self.speed.faster(now, terms, (*others, own), own, late)
         if span is None or now < due:
             return replace(step, wake=due)
         self._moves_for_speed = True

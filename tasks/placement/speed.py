@@ -28,7 +28,7 @@ class SpeedChoices:
         self._divide = divide
         self._better_move = better
         self._first: tuple[object, Span | None] | None = None
-        self._looked_at = -inf
+        self.looked_at = -inf
         self._looked_for: object = None
         self._better: tuple[Span, float] | None = None  # (layers, since when they are better)
 
@@ -67,8 +67,8 @@ class SpeedChoices:
         """
         facts = terms.links, list(places)
         if self._looked_for != facts:
-            if now < self._looked_at + FASTER_LOOK:
-                return None, self._looked_at + FASTER_LOOK
+            if now < self.looked_at + FASTER_LOOK:
+                return None, self.looked_at + FASTER_LOOK
             self._look(now, terms, places, own)
             self._looked_for = facts
         if self._better is None:
@@ -79,7 +79,7 @@ class SpeedChoices:
 
     def _look(self, now: float, terms: PlanTerms, places: Sequence[Place], own: Place) -> None:
         """Look for a move that makes the model faster, and note since when there is one."""
-        self._looked_at = now
+        self.looked_at = now
         move = self._better_move(terms, places)
         if move is None or move.peer != own.peer:
             self._better = None

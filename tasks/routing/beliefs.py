@@ -116,27 +116,27 @@ class Beliefs:
     forgotten first."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Shard, _Belief] = OrderedDict()
+        self.known: OrderedDict[Shard, _Belief] = OrderedDict()
         self._late_usual = _Usual()  # 1 s, and the seconds by which stages are later than they say
         self._row_usual = _Usual()  # measured by claimed times of a row
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self.known)
 
     def _of(self, shard: Shard) -> _Belief:
-        belief = self._known.get(shard)
+        belief = self.known.get(shard)
         if belief is None:
-            belief = self._known[shard] = _Belief()
-            if len(self._known) > STAGES_KNOWN:
-                self._known.popitem(last=False)
+            belief = self.known[shard] = _Belief()
+            if len(self.known) > STAGES_KNOWN:
+                self.known.popitem(last=False)
         else:
-            self._known.move_to_end(shard)
+            self.known.move_to_end(shard)
         return belief
 
     def times(self, shard: Shard, claimed: Times) -> Times:
         """Return the times of a stage: as measured, else, or if that agrees, as its member
         claims."""
-        belief = self._known.get(shard)
+        belief = self.known.get(shard)
         if belief is None:
             return claimed
         return Times(
@@ -149,7 +149,7 @@ class Beliefs:
 
         It was said to any request, so its cached positions are those of another prompt.
         """
-        belief = self._known.get(shard)
+        belief = self.known.get(shard)
         if belief is None or belief.load is None or now > belief.load_at + LOAD_FRESH:
             return None
         return belief.load._replace(wait_s=belief.load.wait_s + belief.given_s)
@@ -157,7 +157,7 @@ class Beliefs:
     def late(self, shard: Shard, now: float) -> float:
         """Return by how many seconds a stage is later than it says: 0 unless its last answers, with
         those that are overdue, were all much later, and much later than is usual."""
-        belief = self._known.get(shard)
+        belief = self.known.get(shard)
         if belief is None:
             return 0.0
         lates, forgiven = belief.lates, 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE)
@@ -170,12 +170,12 @@ class Beliefs:
 
     def may_ask(self, shard: Shard, now: float) -> bool:
         """Return whether a stage may be probed: it has not missed a probe lately."""
-        belief = self._known.get(shard)
+        belief = self.known.get(shard)
         return belief is None or now >= belief.ask_at
 
     def silent(self, shard: Shard, now: float) -> float:
         """Return for how many more seconds a stage is not asked, because it missed a probe."""
-        belief = self._known.get(shard)
+        belief = self.known.get(shard)
         return max(0.0, belief.ask_at - now) if belief is not None else 0.0
 
     def told(self, shard: Shard, load: Load, now: float) -> None:
@@ -194,12 +194,12 @@ class Beliefs:
 
     def given(self, shard: Shard) -> float:
         """Return the seconds of the prompts that were sent to a stage since it replied last."""
-        belief = self._known.get(shard)
+        belief = self.known.get(shard)
         return belief.given_s if belief is not None else 0.0
 
     def give(self, shard: Shard, seconds: float) -> None:
         """Record that a prompt of `seconds` was sent to a stage."""
-        if (belief := self._known.get(shard)) is not None:
+        if (belief := self.known.get(shard)) is not None:
             belief.given_s += seconds
 
     def observed(self, stages: Sequence[StageTimes], seen: Observed, now: float) -> None:

@@ -44,7 +44,7 @@ class EngineLine:
         self.answered = 0
         self._waiting: list[Ticket] = []
         self._running: list[Ticket] = []
-        self._spent: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()  # seconds, at
+        self.spent: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()  # seconds, at
         self._number = 0
 
     @property
@@ -82,10 +82,10 @@ class EngineLine:
         self._running.remove(ticket)
         self.answered += 1
         seconds = max(0.0, now - ticket.began)
-        self._spent[ticket.peer] = self._used(ticket.peer, now) + seconds, now
-        self._spent.move_to_end(ticket.peer)
-        if len(self._spent) > defaults.SPENT_PEERS:
-            self._spent.popitem(last=False)
+        self.spent[ticket.peer] = self._used(ticket.peer, now) + seconds, now
+        self.spent.move_to_end(ticket.peer)
+        if len(self.spent) > defaults.SPENT_PEERS:
+            self.spent.popitem(last=False)
         self._call(now)
         return seconds
 
@@ -120,7 +120,7 @@ class EngineLine:
 
     def _used(self, peer: PeerId, now: float) -> float:
         """Return the seconds that a peer has used, of which older ones count less."""
-        seconds, at = self._spent.get(peer, (0.0, now))
+        seconds, at = self.spent.get(peer, (0.0, now))
         return float(seconds * 0.5 ** ((now - at) / defaults.SPENT_HALF))
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from shoal.cli import main as edge
 from shoal.cli.errors import CommandError
-from shoal.cli.main import _sentence, invoke, shoal
+from shoal.cli.main import invoke, sentence, shoal
 from shoal.node.errors import ControlError
 
 Captured = pytest.CaptureFixture[str]
@@ -106,11 +106,9 @@ def test_failure(line: list[str], code: int, message: str, hint: str, capsys: Ca
 
 
 def test_quotation_marks_become_backticks_and_apostrophes_stay() -> None:
-    assert _sentence("No such option '--x'. Did you mean '--y'?").startswith(
-        "no such option `--x`,"
-    )
+    assert sentence("No such option '--x'. Did you mean '--y'?").startswith("no such option `--x`,")
     assert (
-        _sentence("The node's key 'a' isn't the model's.") == "the node's key `a` isn't the model's"
+        sentence("The node's key 'a' isn't the model's.") == "the node's key `a` isn't the model's"
     )
 
 

@@ -251,7 +251,7 @@ async def test_each_request_is_sent_before_the_next_is_prepared(
     await nodes[0].dht.flushed(10)
     assert len(at) == 4 and at[-1] - at[0] >= 2
     at.clear()
-    await nodes[0].dht._searching.survey(name("nothing").key)
+    await nodes[0].dht.searching.survey(name("nothing").key)
     assert len(at) == 4 and at[-1] - at[0] >= 2
     await stop(*nodes)
     nursery.cancel_scope.cancel()

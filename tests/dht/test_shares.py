@@ -12,7 +12,7 @@ def test_amounts_are_counted() -> None:
     shares.change("a", -5)
     assert (shares["a"], shares["b"], len(shares), shares.total()) == (0, 3, 1, 3)
     shares.change("b", -3)
-    assert len(shares) == 0 and not shares._order
+    assert len(shares) == 0 and not shares.order
 
 
 def test_the_largest_share_is_found_with_pending_changes() -> None:
@@ -37,4 +37,4 @@ def test_the_order_stays_correct() -> None:
         assert shares[name] == plain[name]
         if any(plain.values()):
             assert plain[shares.largest("x", {})] == max(plain.values())
-    assert shares._order == sorted((size, name) for name, size in plain.items() if size)
+    assert shares.order == sorted((size, name) for name, size in plain.items() if size)

@@ -74,8 +74,8 @@ def test_each_change_is_made_once_without_asserts() -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: bare.run(task_status=task_status))
             await bare.put(chain(1, 3))
-            waiting = len(bare._queue)
-            bare._queue.clear()  # otherwise it would be committed endlessly
+            waiting = len(bare.queue)
+            bare.queue.clear()  # otherwise it would be committed endlessly
             nursery.cancel_scope.cancel()
         assert not waiting
 

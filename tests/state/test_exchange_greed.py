@@ -55,7 +55,7 @@ async def replayed() -> None:
     await asked(one, two, sealed([*entries[:2] * 500, entries[3], *entries[:2] * 500]))
     assert one.replica.head(author.key, MEMBER) == entries[3].head
     assert len(looked) == 2, "the first, which might have proved a fork, and the next"
-    counted = one.exchange.wanted._free_at[author.key] * defaults.AUTHOR_RATE
+    counted = one.exchange.wanted.free_at[author.key] * defaults.AUTHOR_RATE
     assert counted == len(entries[3].sealed) + defaults.ENTRY_COST
 
 
@@ -72,7 +72,7 @@ async def out_of_turn() -> None:
     await one.exchange.compare(two.peer)
     await asked(one, two, sealed(entries[10:] * 20))
     assert one.replica.head(author.key, MEMBER) is None
-    assert author.key not in one.exchange.wanted._free_at
+    assert author.key not in one.exchange.wanted.free_at
 
 
 def test_entries_that_do_not_follow_do_not_count() -> None:
@@ -113,7 +113,7 @@ async def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
         await two.replica.take(sealed(entries))
     await one.exchange.compare(two.peer)
     loads: list[Any] = []
-    load = one.replica._load
+    load = one.replica.load
 
     async def counted(feed: Any) -> None:
         loads.append(feed.document is None)
@@ -128,7 +128,7 @@ async def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
 
         async def __aexit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(one.replica, "_load", counted)
+    monkeypatch.setattr(one.replica, "load", counted)
     monkeypatch.setattr(one, "turn", Turn)
     monkeypatch.setattr(defaults, "TURN_BYTES", 1)  # no feed is small
     await asked(one, two, [item for entries in later for item in sealed(entries)])
@@ -137,7 +137,7 @@ async def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(loads) <= len(authors) and turns == len(authors)
     new = sum(entries[0].size + defaults.ENTRY_COST for entries in later)
     again = first[0].size + defaults.ENTRY_COST
-    counted_bytes = one.exchange.wanted._free_at[authors[0].key] * defaults.AUTHOR_RATE
+    counted_bytes = one.exchange.wanted.free_at[authors[0].key] * defaults.AUTHOR_RATE
     assert counted_bytes == new + again, "reading a feed again counts as well"
 
 

@@ -27,7 +27,7 @@ from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.libp2p.accepting import answer_libp2p
+from shoal.transport.libp2p.responder import answer_libp2p
 from shoal.transport.link.calls import Call, Reply
 from shoal.transport.link.serving import IncomingStream
 from shoal.transport.relay.book import RelayBook

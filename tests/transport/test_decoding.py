@@ -58,7 +58,7 @@ def nested(depth: int) -> bytes:
 def test_values_round_trip(value: Any) -> None:
     data = msgpack.packb(value)
     assert read(data) == value
-    decoding._walk(data, DEPTH, ITEMS)  # which finds nothing wrong with it
+    decoding.walk(data, DEPTH, ITEMS)  # which finds nothing wrong with it
 
 
 @given(st.binary(max_size=60), st.integers(0, 59))
@@ -71,7 +71,7 @@ def test_the_walk_accepts_what_the_decoder_accepts(data: bytes, at: int) -> None
             with pytest.raises(Undecodable):
                 read(some)
         else:
-            decoding._walk(some, 60, 60)
+            decoding.walk(some, 60, 60)
             assert repr(read(some)) == expected
 
 
@@ -98,7 +98,7 @@ def test_without_the_count_a_bomb_costs_a_hundred_times_as_much(
     """Twin."""
     data = DECODER_BOMBS["arrays that end too early"]
     defended = cpu_of_refusing(data)
-    monkeypatch.setattr(decoding, "_walk", lambda *_: None)
+    monkeypatch.setattr(decoding, "walk", lambda *_: None)
     assert cpu_of_refusing(data) > 100 * defended
 
 

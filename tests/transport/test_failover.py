@@ -282,7 +282,7 @@ async def test_an_exhausted_circuit_does_not_put_its_peer_in_doubt(
     doubts: list[bool] = []
     for home in (homes.a, homes.b):
         home.endpoint.on_link_doubt(lambda link, doubt: doubts.append(doubt))
-    for circuit in list(homes.used_relay(link).dialer.relaying.book._circuits):
+    for circuit in homes.used_relay(link).dialer.relaying.book.circuits():
         circuit.cut()
     await trio.sleep(1)
     assert await homes.ask(link, 1, timeout=15) < 1
@@ -296,7 +296,7 @@ async def test_a_dead_peer_behind_an_exhausted_circuit_is_in_doubt(world: World)
     homes.a.endpoint.on_link_doubt(lambda link, doubt: doubts.append(doubt))
     relay = homes.used_relay(link)
     homes.faults.link_down(world.gateways["b-router"])
-    for circuit in list(relay.dialer.relaying.book._circuits):
+    for circuit in relay.dialer.relaying.book.circuits():
         circuit.cut()
     await trio.sleep(defaults.LAPSED_S + 0.5)
     assert doubts == [True]

@@ -291,14 +291,14 @@ async def _accepted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many connections a full node accepts in ten seconds, of eight hundred each
     second."""
     looks = 0
-    let_in = Accepting._let_in
+    let_in = Accepting.let_in
 
     def count(accepting: Accepting, address: str, now: float) -> CrowdEntry | None:
         nonlocal looks
         looks += 1
         return let_in(accepting, address, now)
 
-    monkeypatch.setattr(Accepting, "_let_in", count)
+    monkeypatch.setattr(Accepting, "let_in", count)
     member = TransportNode(world.host("member"), b"m" * 32, limits=Limits(half_open=0))
     foe = world.host("foe")
     await member.computer.start(member)

@@ -91,7 +91,7 @@ class Accepting:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
                 continue
             now = self._host.now()
-            entry = self._let_in(address, now)
+            entry = self.let_in(address, now)
             if entry is None:
                 stream.socket.close()
                 pause = not refusals.take(now)  # a flood of refusals costs much CPU
@@ -104,7 +104,7 @@ class Accepting:
             if pause:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
 
-    def _let_in(self, address: str, now: float) -> CrowdEntry | None:
+    def let_in(self, address: str, now: float) -> CrowdEntry | None:
         """Count a connection as half open. Return None if a limit forbids it."""
         entry = self.half_open.enter(address, now)
         if entry is not None and not self._arrivals.allow(entry, now):

@@ -1,4 +1,5 @@
-"""Settings of the C library's allocator (glibc) that make it reuse freed memory.
+"""Memory without zeros for callers that overwrite it, and settings of the C library's allocator
+(glibc) that make it reuse freed memory.
 
 A batch of a lane is up to 512 KiB, and so are the buffers that it passes through. By default, glibc
 returns blocks of that size to the kernel when they are freed, either at once or when it trims the
@@ -9,6 +10,21 @@ the process keeps a few megabytes instead.
 
 import ctypes
 from typing import Final
+
+from OpenSSL._util import ffi
+from OpenSSL._util import no_zero_allocator as allocate
+
+_PAGE: Final = 4096  # bytes; memory that is aligned to this is written to disk without a copy
+
+
+def blank(size: int) -> memoryview:
+    """Return `size` bytes of uninitialized memory. The caller must overwrite all of them before it
+    passes them on. The memory begins at a page boundary, so that `RealFiles.stage` can write it to
+    disk without a copy. A `bytearray` would not be aligned and would be filled with zeros first."""
+    memory = allocate("char[]", size + _PAGE)
+    start = -int(ffi.cast("uintptr_t", memory)) % _PAGE
+    return memoryview(ffi.buffer(memory))[start : start + size]
+
 
 # malloc.h
 _M_TRIM_THRESHOLD: Final = -1

@@ -161,8 +161,7 @@ class RealFiles:
             for staged, path in moves:
                 with suppress(FileNotFoundError):
                     os.replace(staged, path)
-            folders = dict.fromkeys(path.parent for _, path in moves)
-            list(pool.map(_sync, _shared_out([*folders])))
+        _sync(dict.fromkeys(path.parent for _, path in moves))
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:
         try:

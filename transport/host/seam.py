@@ -121,8 +121,8 @@ class Files(Protocol):
 
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
         """Rename staged files, given as (old path, new path), each one atomically. All are durable
-        on return. Files that no longer exist are skipped. This is much cheaper than one `write` for
-        each file."""
+        on return. Folders are synced in the order of `moves`. Files that no longer exist are
+        skipped. This is much cheaper than one `write` for each file."""
         ...
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:

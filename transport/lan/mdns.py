@@ -45,9 +45,9 @@ class LanDiscovery:
         self._swarm = swarm
         self._limits = limits or LanLimits()
         self._listeners: list[OnPeer] = []
-        self._served: dict[Interface, trio.CancelScope] = {}
-        self._responders: dict[Interface, MdnsResponder] = {}
-        self._troubles: dict[Interface, str] = {}
+        self.served: dict[Interface, trio.CancelScope] = {}
+        self.responders: dict[Interface, MdnsResponder] = {}
+        self.troubles: dict[Interface, str] = {}
         self._entropy = host.entropy(8)
         self._port = 0
 
@@ -60,11 +60,11 @@ class LanDiscovery:
     def condition(self) -> str | None:
         """The reason why one of the local networks is not searched, as text for the owner; None if
         all are searched."""
-        return next(iter(self._troubles.values()), None)
+        return next(iter(self.troubles.values()), None)
 
     def places(self, peer: PeerId) -> list[Place]:
         """Return the addresses that a peer has announced on the local networks."""
-        found = (each.neighbours.places(peer) for each in self._responders.values())
+        found = (each.neighbours.places(peer) for each in self.responders.values())
         return list(dict.fromkeys(place for places in found for place in places))
 
     async def run(
@@ -84,39 +84,39 @@ class LanDiscovery:
         disappeared."""
         wanted = [item for item in self._host.interfaces() if _is_lan(item)]
         wanted = wanted[: self._limits.interfaces]
-        for interface, scope in list(self._served.items()):
+        for interface, scope in list(self.served.items()):
             if interface not in wanted:
                 scope.cancel()
-        for interface in list(self._troubles):
+        for interface in list(self.troubles):
             if interface not in wanted:
-                del self._troubles[interface]
+                del self.troubles[interface]
         for interface in wanted:
-            if interface not in self._served:
-                self._served[interface] = trio.CancelScope()
+            if interface not in self.served:
+                self.served[interface] = trio.CancelScope()
                 nursery.start_soon(self._serve, interface)
 
     async def _serve(self, interface: Interface) -> None:
         """Serve an interface until it disappears. After an error, the next check of the interfaces
         starts this again."""
         try:
-            with self._served[interface], self._guard.around(f"network of {interface.address}"):
+            with self.served[interface], self._guard.around(f"network of {interface.address}"):
                 # The socket is bound to the group's address. Otherwise unicast datagrams for
                 # another program on this port could be delivered here (RFC 6762, section 15).
                 group = MulticastGroup(GROUP, interface.address)
                 socket = await self._host.datagrams(GROUP, PORT, group=group, shared=True)
-                self._troubles.pop(interface, None)
+                self.troubles.pop(interface, None)
                 await self._work(interface, socket)
         except AddressInUse:
-            self._troubles[interface] = (
+            self.troubles[interface] = (
                 f"another program uses port {PORT} exclusively, so multicast DNS cannot find peers "
                 "on the local network"
             )
         except HostError as error:
-            self._troubles[interface] = (
+            self.troubles[interface] = (
                 f"cannot search for peers on the network of {interface.address}: {error.message}"
             )
         finally:
-            del self._served[interface]
+            del self.served[interface]
 
     async def _work(self, interface: Interface, socket: Datagrams) -> None:
         announcement = Announcement(
@@ -124,7 +124,7 @@ class LanDiscovery:
         )
         now = self._host.now()
         responder = MdnsResponder(announcement, interface, self._limits, self._luck, now)
-        self._responders[interface] = responder
+        self.responders[interface] = responder
         try:
             async with trio.open_nursery() as nursery:
                 turn = _Turn()
@@ -136,7 +136,7 @@ class LanDiscovery:
         finally:
             socket.send(responder.goodbye(), (GROUP, PORT))
             socket.close()
-            del self._responders[interface]
+            del self.responders[interface]
 
     async def _receive(self, socket: Datagrams, responder: MdnsResponder, turn: "_Turn") -> None:
         while True:

@@ -43,7 +43,6 @@ class LaneConnection:
         "_hinted",
         "_least_idle_s",
         "_looked",
-        "_ping_mark",
         "_ping_sent",
         "_pinged",
         "_pressing",
@@ -62,6 +61,7 @@ class LaneConnection:
         "idle_s",
         "intake",
         "least_rtt",
+        "ping_mark",
         "received",
         "rtt",
         "unacked",
@@ -97,7 +97,7 @@ class LaneConnection:
         self._ticked = now
         self._pinged = now
         self._ping_sent: float | None = None
-        self._ping_mark = 0
+        self.ping_mark = 0
         self.yielding = yielding
         self.bulk_bytes = 0  # bytes of bulk in flight
         self.bulk_waits = False  # bulk waits for an acknowledgement or for the time `bulk_at`
@@ -222,8 +222,8 @@ class LaneConnection:
         """Queue a ping, whose pong also measures the round trip."""
         self._ping_sent = self._pinged = now
         # The PING carries the mark plus 1, because 0 is used by the pings of the outbox.
-        self._ping_mark = self._ping_mark + 1 & 0xFFFF
-        self.push_urgent(wire.PING, offset=self._ping_mark + 1)
+        self.ping_mark = self.ping_mark + 1 & 0xFFFF
+        self.push_urgent(wire.PING, offset=self.ping_mark + 1)
 
     def pong(self, offset: int) -> None:
         """Queue the pong to a ping of the peer, whose field `offset` it repeats."""
@@ -260,7 +260,7 @@ class LaneConnection:
             del self._probes[0]
             self.bulk_waits = False
             self.yielding.end(now)
-        if self._ping_sent is None or offset != self._ping_mark + 1:
+        if self._ping_sent is None or offset != self.ping_mark + 1:
             return
         before, self.rtt = self.rtt, max(0.0, now - self._ping_sent)
         self.usual_rtt = self.rtt if before is None else min(before, self.rtt)

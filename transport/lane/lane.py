@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..defaults import PATIENCE, SMALL_PAYLOAD_BYTES
-from ..host.blank import blank
+from ..host.allocator import blank
 from ..limits import Limits
 from . import frame as wire
 from .connection import LaneConnection

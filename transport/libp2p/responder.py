@@ -4,14 +4,18 @@ Only Noise and yamux are supported. These peers are always strangers. The libp2p
 when the first one connects (package.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import trio
 
+from ... import __version__
 from ..address import Address
 from ..bytestream import ByteStream, TcpByteStream
+from ..dial.accepting import Acceptor
+from ..dial.endpoint import Endpoint
 from ..host.seam import Host
 from ..identity import Identity
 from ..limits import Crowd
@@ -23,11 +27,38 @@ from .calls import CALL, CallService
 from .circuit import HOP
 from .connection import Libp2pConnection, ReadingCharges, Serve
 from .hop import HopService
-from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
-from .package import package
+from .package import encode_address, encode_key, package
 from .session import Libp2pSession
+from .varint import prefixed
+
+IDENTIFY: Final = "/ipfs/id/1.0.0"
+IDENTIFY_PUSH: Final = "/ipfs/id/push/1.0.0"
+_FAMILY: Final = "ipfs/0.1.0"  # the version that go-libp2p, rust-libp2p and py-libp2p announce
+
+
+def identify_answer(
+    public_key: bytes,
+    listening: Sequence[Address],
+    observed: Address | None,
+    protocols: Sequence[str],
+) -> bytes:
+    """Encode this node's identity, addresses and protocols, with a length prefix.
+
+    `observed` is the address at which this node sees the peer; None on a circuit.
+    """
+    message = package().Identify(
+        public_key=encode_key(public_key),
+        listen_addrs=[encode_address(address) for address in listening],
+        protocols=protocols,
+        protocol_version=_FAMILY,
+        agent_version=f"shoal/{__version__}",
+    )
+    if observed is not None:
+        message.observed_addr = encode_address(observed)
+    return prefixed(message.SerializeToString())
+
 
 PING: Final = "/ipfs/ping/1.0.0"
 _PING_BYTES: Final = 32
@@ -159,3 +190,34 @@ async def _answer_pings(connection: Libp2pConnection, stream: MuxStream) -> None
         await connection.pay(defaults.PING_COST)
         await stream.send(payload + rest)
         connection.progress()
+
+
+MULTISTREAM_BYTE: Final = 0x13
+"""First byte of a libp2p connection: the length of multistream's first line."""
+
+
+def answer_libp2p(
+    host: Host, endpoint: Endpoint, relay: RelayBook | None, published: Collection[str] = ()
+) -> Libp2pResponder:
+    """Register a responder for libp2p programs at `endpoint`, and return it.
+
+    The responder relays between libp2p programs within the limits of `relay`; None means that it
+    does not relay. The programs may call the methods in `published`. The handlers of these methods
+    must be cheap, because every libp2p program is a stranger.
+    """
+
+    def addresses() -> list[Address]:
+        found = host.interfaces()
+        return [Address(item.address, endpoint.port, endpoint.peer) for item in found]
+
+    def open_to_strangers() -> dict[str, Handler]:
+        found = {method: endpoint.handler(method) for method in published}
+        return {method: handler for method, handler in found.items() if handler is not None}
+
+    responder = Libp2pResponder(
+        host, endpoint.identity, addresses=addresses, published=open_to_strangers, relay=relay
+    )
+    over_circuit = partial(responder.serve_byte_stream, relayed=True)
+    acceptor = Acceptor("libp2p", responder.serve, over_circuit, lasting=True)
+    endpoint.accept(MULTISTREAM_BYTE, acceptor)
+    return responder

@@ -75,7 +75,7 @@ class Link:
         self._streams = LinkStreams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
         self.paths = LinkPaths(shared, lane, self)
         """The paths that carry the link."""
-        self._callers = Callers(
+        self.callers = Callers(
             lane,
             self._limits.backlog_bytes,
             alarm=owner.expire_by,
@@ -229,9 +229,9 @@ class Link:
         deadline = now + timeout
         answered = None
         full = self._lane.outbox.backlog > self._limits.backlog_bytes
-        if not full or await self._callers.room(deadline):
+        if not full or await self.callers.room(deadline):
             call = self._ask(method, header, payload, priority, None if full else now)
-            answered = await self._callers.answer(call, deadline)
+            answered = await self.callers.answer(call, deadline)
         if answered is None:
             raise CallRefused("timeout", f"`{method}` had no reply within {timeout:g} s")
         return _unwrap(answered, method)
@@ -313,7 +313,7 @@ class Link:
     @property
     def busy(self) -> bool:
         """Whether calls or streams of either side are open."""
-        return bool(self._callers.waiting) or self.at_stake
+        return bool(self.callers.waiting) or self.at_stake
 
     def close(self, code: str = "closed", message: str = "") -> None:
         """End the link now. The peer is sent `code` and `message` if a path still works."""
@@ -468,7 +468,7 @@ class Link:
         self.code = code
         self.paths.end()
         self._budget.drop(self)
-        self._callers.end()
+        self.callers.end()
         self._streams.end()
         self.look_again()
         if self._nursery is not None:
@@ -496,7 +496,7 @@ class Link:
             self.paths.ease(path)
             self._count(now)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
-            self._callers.make_room()
+            self.callers.make_room()
         self._account()
         return self.paths.has(path)
 
@@ -559,7 +559,7 @@ class Link:
                 call = self._lane.call(method, header, payload, priority)
             except ValueError as error:
                 raise CallRefused("too-large", str(error)) from None
-            self.paths.flush(at_once=not self._callers.waiting, now=now)
+            self.paths.flush(at_once=not self.callers.waiting, now=now)
             self._account()
             self._check_alive()
         return call
@@ -567,7 +567,7 @@ class Link:
     def expire(self, now: float) -> float:
         """End the calls whose deadline has passed. Return the time of the next deadline, infinity
         if there is none."""
-        return self._callers.expire(now)
+        return self.callers.expire(now)
 
     def _checked(self, payload: Bytes) -> Bytes:
         """Return the payload in a form that cannot change. Raises CallRefused if it is too
@@ -594,7 +594,7 @@ class Link:
 
 _HANDLERS: Final[Mapping[type, Callable[[Link, Any], None]]] = {
     Called: lambda link, event: link._on_called(event),
-    Answered: lambda link, event: link._callers.answered(event),
+    Answered: lambda link, event: link.callers.answered(event),
     Cancelled: lambda link, event: link._on_cancelled(event),
     Opened: lambda link, event: link._on_opened(event),
     StreamReady: lambda link, event: link._streams.ready(event),

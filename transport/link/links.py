@@ -15,7 +15,7 @@ from ..errors import MISHAP
 from ..handshake.meeting import Connected
 from ..identity import PeerId
 from ..networks import networks
-from .alarm import Alarm
+from .callers import Alarm
 from .link import Link
 from .shared import Shared
 

@@ -13,7 +13,7 @@ from ..relay.vouch import Vouched
 from .punch.candidates import Candidate, CandidateTransport, SeenAddresses, gather
 from .punch.needs import OwnNat
 from .punch.predict import NatProfile
-from .sources import AddressSources
+from .whereabouts import AddressSources
 
 _VOUCHED: Final = 4  # IP addresses that are remembered for each peer, a count
 _PEERS: Final = 1024  # peers whose addresses are remembered, a count

@@ -34,14 +34,14 @@ class AddressVouching:
         self._host = host
         self._endpoint = endpoint
         self._knowledge = knowledge
-        self._asked_by = Rates(Rate(*defaults.WHERE))
+        self.asked_by = Rates(Rate(*defaults.WHERE))
         endpoint.handle(METHOD, self._on_where)
 
     def _on_where(self, call: Call) -> Reply | Refusal:
         peer = call.header.get("peer")
         if not isinstance(peer, str):
             return Refusal("bad-request", "`peer` is missing")
-        if not self._asked_by.take(call.peer, self._host.now()):
+        if not self.asked_by.take(call.peer, self._host.now()):
             return Refusal("too-often", "ask later")
         link = self._endpoint.link(PeerId(peer))
         if link is None or not link.connected or is_relayed(link):

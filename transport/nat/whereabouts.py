@@ -1,6 +1,7 @@
 """Addresses at which peers can reach this node, and the choice of a peer's addresses to dial."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ..address import Address
@@ -10,8 +11,22 @@ from ..dial.endpoint import Endpoint
 from ..host.datagrams import Place
 from ..host.seam import Host
 from ..networks import is_public, path_kind_to
+from ..relay.client import RelayClient
+from ..udp.port import UdpPort
+from .portmap.mapper import PortMapper
 from .reach.reachability import DialBackResult, Ipv6
-from .sources import AddressSources
+from .reach.service import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSources:
+    """Sources of one node's addresses, beside its interfaces. `udp` is None without a UDP port."""
+
+    udp: UdpPort | None
+    reach: Reach
+    relays: RelayClient
+    mapper: PortMapper
+
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 """Bind addresses with which a listener accepts connections on every interface."""

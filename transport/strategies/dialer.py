@@ -30,8 +30,8 @@ from ..host.datagrams import Datagrams, Place
 from ..host.seam import Host
 from ..identity import PeerId
 from ..lan.linking import Neighbourhood
-from ..libp2p.accepting import answer_libp2p
 from ..libp2p.client import CircuitClient
+from ..libp2p.responder import answer_libp2p
 from ..link.link import Link
 from ..nat.knowledge import NodeKnowledge
 from ..nat.portmap.mapper import PortMapper
@@ -45,10 +45,9 @@ from ..nat.punch.puncher import Puncher
 from ..nat.reach.defaults import DIALBACK_BYTE, NONCE_BYTES
 from ..nat.reach.measuring import Mapped
 from ..nat.reach.service import Reach
-from ..nat.sources import AddressSources
 from ..nat.vouching import AddressVouching
 from ..nat.webport import WebPort
-from ..nat.whereabouts import Whereabouts
+from ..nat.whereabouts import AddressSources, Whereabouts
 from ..networks import path_kind_to
 from ..peertasks import PeerTasks
 from ..relay.client import RelayClient

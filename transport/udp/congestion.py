@@ -74,7 +74,7 @@ class DelayControl(QuicCongestionControl):
         self.base_rtt = 0.0
         """Shortest round trip, in seconds; 0 until measured."""
         self._size = max_datagram_size
-        self._marks: dict[int, Mark] = {}
+        self.marks: dict[int, Mark] = {}
         self._delivered = 0
         self._delivered_at = 0.0
         self._first_sent = 0.0
@@ -135,7 +135,7 @@ class DelayControl(QuicCongestionControl):
         sent = packet.sent_time or 0.0
         if not self.bytes_in_flight:
             self._first_sent = self._delivered_at = sent
-        self._marks[packet.packet_number] = (
+        self.marks[packet.packet_number] = (
             self._delivered,
             self._delivered_at,
             self._first_sent,
@@ -149,7 +149,7 @@ class DelayControl(QuicCongestionControl):
         self._delivered += size
         self._delivered_at = now
         self._acked += size
-        mark = self._marks.pop(packet.packet_number, None)
+        mark = self.marks.pop(packet.packet_number, None)
         if mark is not None:
             self._first_sent = packet.sent_time or 0.0
             self._newest = mark, self._first_sent
@@ -157,12 +157,12 @@ class DelayControl(QuicCongestionControl):
     def on_packets_expired(self, *, packets: Iterable[QuicSentPacket]) -> None:
         for packet in packets:
             self.bytes_in_flight -= packet.sent_bytes
-            self._marks.pop(packet.packet_number, None)
+            self.marks.pop(packet.packet_number, None)
 
     def on_packets_lost(self, *, now: float, packets: Iterable[QuicSentPacket]) -> None:
         for packet in packets:
             self.bytes_in_flight -= packet.sent_bytes
-            self._marks.pop(packet.packet_number, None)
+            self.marks.pop(packet.packet_number, None)
             self._round_lost += packet.sent_bytes
 
     def on_persistent_congestion(self) -> None:

@@ -14,6 +14,7 @@ The overrides use private names of aioquic. Its version is therefore pinned, and
 
 import logging
 import ssl
+from bisect import bisect_left
 from typing import Any, Final, NamedTuple
 
 from aioquic._buffer import Buffer
@@ -27,6 +28,7 @@ from aioquic.quic.connection import (
 )
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType, QuicPacketType, QuicProtocolVersion
 from aioquic.quic.packet_builder import QuicPacketBuilder
+from aioquic.quic.rangeset import RangeSet
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 from aioquic.tls import CipherSuite, Epoch, Group, SignatureAlgorithm
@@ -39,8 +41,27 @@ from .certificate import QuicCertificate
 from .congestion import DelayControl, Pacer
 from .defaults import UdpLimits
 from .mtu import PacketSize
-from .ranges import Ranges
 from .window import FlowWindow
+
+
+class Ranges(RangeSet):
+    """Set of disjoint ranges: the received parts of a stream, or received packet numbers."""
+
+    def add(self, start: int, stop: int | None = None) -> None:
+        """Add the range from `start` up to, but not including, `stop` (None: `start + 1`). Ranges
+        that touch are merged, as in aioquic's method."""
+        if stop is None:
+            stop = start + 1
+        assert stop > start
+        ranges: list[range] = self._RangeSet__ranges  # type: ignore[attr-defined]
+        first = last = bisect_left(ranges, start, key=lambda each: each.stop)
+        while last < len(ranges) and ranges[last].start <= stop:
+            last += 1
+        if first < last:
+            start = min(start, ranges[first].start)
+            stop = max(stop, ranges[last - 1].stop)
+        ranges[first:last] = [range(start, stop)]
+
 
 # Errors that aioquic or its parsers raise on invalid input: QuicConnectionError, which has a code,
 # and others without a code.

@@ -31,7 +31,7 @@ class QuicByteStream:
         self.connection = connection
         self._trusted = trusted
         self._flush = flush
-        self._arrived = bytearray()
+        self.arrived = bytearray()
         self._finished = False  # the peer has closed its sending side
         self._ended = False  # this node has closed its sending side
         self._closed = False
@@ -78,7 +78,7 @@ class QuicByteStream:
     @property
     def kept(self) -> int:
         """Number of unread bytes, including those that arrived out of order."""
-        return len(self._arrived) + self.connection.kept
+        return len(self.arrived) + self.connection.kept
 
     def trust(self) -> None:
         """Open the full window and remove the deadline, because the other end is now
@@ -95,7 +95,7 @@ class QuicByteStream:
 
         Raises BlockingIOError if nothing has arrived, and OSError if the connection is lost.
         """
-        arrived = self._arrived
+        arrived = self.arrived
         if not arrived:
             self._check()
             if self._finished:
@@ -113,7 +113,7 @@ class QuicByteStream:
     async def wait_readable(self) -> None:
         """Wait until a read can succeed, as `ByteStream` specifies."""
         self._check()
-        if self._arrived or self._finished or self._lost:
+        if self.arrived or self._finished or self._lost:
             await trio.lowlevel.checkpoint()
         else:
             await self._readers.park()
@@ -179,7 +179,7 @@ class QuicByteStream:
         if self._closed:
             return
         self._closed = True
-        self._arrived.clear()
+        self.arrived.clear()
         if not self._lost:
             self.connection.close()
             self._flush()
@@ -199,7 +199,7 @@ class QuicByteStream:
     def take(self, event: StreamDataReceived) -> None:
         """Append received bytes of the stream. aioquic reports them in order."""
         if not self._closed:
-            self._arrived += event.data
+            self.arrived += event.data
             self._finished = self._finished or event.end_stream
             self._readers.unpark_all()
 

@@ -137,7 +137,7 @@ class Attention:
             if tile.end - tile.first < tile.size:
                 after = tile.size - tile.offset - (tile.end - tile.first)
                 some = F.pad(some, (0, 0, 0, 0, tile.offset, after))
-            mask = self._mask(tile.start, first_key, window)
+            mask = self.mask(tile.start, first_key, window)
             attended = scoring.attend(some.transpose(0, 1)[None], *mine, mask)
             there = attended[0].transpose(0, 1).reshape(tile.size, -1)
             out[tile.first : tile.end] = there[tile.offset : tile.offset + tile.end - tile.first]
@@ -156,7 +156,7 @@ class Attention:
             return memory[None, :, first:end]
         return torch.cat([memory[:, first:end] for first, end in spans], 1)[None]
 
-    def _mask(self, start: int, first_key: int, window: int) -> torch.Tensor:
+    def mask(self, start: int, first_key: int, window: int) -> torch.Tensor:
         """Return a mask (16 x keys) that is True where the row's query may attend to the key."""
         place = start, first_key, window
         mask = self._masks.get(place)

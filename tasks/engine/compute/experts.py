@@ -30,7 +30,7 @@ class ExpertsPart:
 
     def __call__(self, normed: torch.Tensor, index: int, step: StepContext) -> torch.Tensor:
         """Compute the layer with this index in the shard for rows x hidden."""
-        chances, chosen = self._route(normed)
+        chances, chosen = self.route(normed)
         # Rows that only pad the step would use, and read, further experts.
         count = step.rows * self._experts.active
         flat, chances = chosen.flatten()[:count], chances.flatten()[:count]
@@ -52,7 +52,7 @@ class ExpertsPart:
         gate, up = self.shared(normed).chunk(2, -1)
         return sigmoid(self.shared_gate(normed)) * self.shared_down(silu(gate) * up)
 
-    def _route(self, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(self, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the weights and the numbers of the experts of each row (rows x active)."""
         experts, scores = self._experts, self.router(normed)
         if experts.choose_first:

@@ -7,6 +7,7 @@ import copy
 import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ class TorchCompute(ShardModel):
             return StepCosts(0.0, 0.0, 0.0)
         if blocks and self.packed and self._kernels is None:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
-        self._measured = _measured_costs(self, blocks)
+        self._measured = measured_costs(self, blocks)
         give_back()
         return self._measured
 
@@ -141,9 +142,10 @@ class TorchCompute(ShardModel):
     def tuner(self, costs: StepCosts) -> Tuner:
         return ShardTuner(self, costs, measure=costs is self._measured and self.device.is_cpu)
 
-    def source(self, span: Span) -> torch.Tensor:
+    def source(self, span: Span) -> Any:
+        # Token ids stay here until a step takes them, with those of all other sessions.
         if span.hidden is None:
-            return self.device.upload(torch.tensor(span.tokens))
+            return np.asarray(span.tokens)
         hidden = torch.frombuffer(span.hidden, dtype=TORCH_DTYPES[self.dtype])
         hidden = hidden.view(span.count, self.arch.hidden)
         _check_finite(hidden, span.start)
@@ -153,8 +155,8 @@ class TorchCompute(ShardModel):
         rows = unpack(data, count, self.arch.hidden, TORCH_DTYPES[self.dtype])
         return self.device.upload(rows)
 
-    def fed_back(self, *tokens: int) -> torch.Tensor:
-        return self.device.upload(torch.tensor(tokens))
+    def fed_back(self, *tokens: int) -> Any:
+        return np.asarray(tokens)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)
@@ -233,13 +235,11 @@ class TorchCompute(ShardModel):
 
         The steps overwrite them, and one that is stopped is computed again from the same sources.
         """
-        sources: list[torch.Tensor] = [
-            piece.source[piece.first : piece.first + piece.count] for piece in pieces
-        ]
-        if not any(each.is_floating_point() for each in sources):
-            return self.embed(torch.cat(sources))  # for all at once, which is much faster
-        rows = [each if each.is_floating_point() else self.embed(each) for each in sources]
-        return torch.cat(rows)
+        sources = [piece.source[piece.first : piece.first + piece.count] for piece in pieces]
+        if isinstance(sources[0], np.ndarray):  # then all are token ids
+            ids = torch.from_numpy(np.concatenate(sources))
+            return self.embed(self.device.upload(ids))
+        return torch.cat(sources)
 
     def values(self, rows: torch.Tensor, logits: bool, position: int) -> torch.Tensor:
         out = self.logits(rows) if logits else rows
@@ -351,7 +351,7 @@ def _check_finite(values: torch.Tensor, position: int) -> None:
         raise EngineError("not-finite", f"values from position {position} on are not finite")
 
 
-def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
+def measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     """Measure steps of a few and of many rows, and an attention over one tile."""
     few, many = 1, min(model.calibration_rows, blocks * BLOCK, model.arch.context)
     if many <= few:

@@ -123,10 +123,10 @@ class Room:
                 if session.table.lacks(end) <= pool.total - pool.promised:
                     session.table.secure(end)
                     break
-                self._preempt(session.shard)
+                self.preempt(session.shard)
         return [each for each in work if each[0].job is not None and each[0].copy is None]
 
-    def _preempt(self, shard: LoadedShard) -> None:
+    def preempt(self, shard: LoadedShard) -> None:
         """Free the memory of a session of a shard: move it to host memory, or else end it."""
         victim = _victim(self._present(shard))
         if shard.compute.has_own_memory and _can_leave(victim) and self._leave(victim):

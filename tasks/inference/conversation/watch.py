@@ -96,7 +96,7 @@ class Watch:
         self._questions = Questions(host, courier)
         self._run = run
         self._since = host.now()  # a computer that slept until then has heard nothing
-        self._asked = 0.0  # when the answers of the last round had arrived
+        self.asked = 0.0  # when the answers of the last round had arrived
         self._look_at = 0.0
         self._crawl_look = WATCH_LOOK  # seconds until a chain that crawls is asked again
 
@@ -104,12 +104,12 @@ class Watch:
         """Return for how many seconds to wait for messages before `look`."""
         pace, now = self._run.pace, self._host.now()
         heard = max(pace.heard_at, self._since)
-        again = max(WATCH_LOOK, pace.deadline / 2, (self._asked - heard) / 4)
-        look_at, due = max(heard + pace.deadline / 2, self._asked + again), heard + pace.deadline
-        if heard < self._asked < due:  # they have answered before the deadline, and then say more
+        again = max(WATCH_LOOK, pace.deadline / 2, (self.asked - heard) / 4)
+        look_at, due = max(heard + pace.deadline / 2, self.asked + again), heard + pace.deadline
+        if heard < self.asked < due:  # they have answered before the deadline, and then say more
             look_at = due + WATCH_DUE
         if pace.crawls:  # in the middle of a gap, when the stage at fault has something to compute
-            look_at = min(look_at, max(heard + pace.gap / 2, self._asked + self._crawl_look))
+            look_at = min(look_at, max(heard + pace.gap / 2, self.asked + self._crawl_look))
         self._look_at = max(look_at, now)
         return self._look_at - now
 
@@ -123,15 +123,15 @@ class Watch:
         arrival = run.items.next_arrival()
         heard = max(run.pace.heard_at, self._since)
         answers = await self._answers(heard + run.pace.deadline, arrival)
-        self._asked = self._host.now()
+        self.asked = self._host.now()
         if answers is None or arrival.is_set():
             return
         for index, why in answers.gone.items():
             run.fail(lost_stage(run, run.peers[index], why, cause="shard-gone"))
-        silence = self._asked - heard + _ROUNDING
+        silence = self.asked - heard + _ROUNDING
         if run.pace.crawls:  # a chain that cannot be replaced is asked less and less often
             self._crawl_look *= 2
-            silence = max(silence, run.pace.crawled(self._asked))
+            silence = max(silence, run.pace.crawled(self.asked))
         run.suspects = frozenset(late_stages(run, answers.states, silence))
 
     async def _answers(self, by: float, arrival: trio.Event) -> Answers | None:

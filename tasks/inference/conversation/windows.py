@@ -20,7 +20,7 @@ class Windows:
 
     def __init__(self, courier: Courier, drafting: Drafting) -> None:
         self._courier = courier
-        self._drafting = drafting
+        self.drafting = drafting
 
     async def begin(self, talk: Talk, run: GenerationRun) -> None:
         """Begin to draft what a chain will say, if all of its stages compute windows.
@@ -31,10 +31,10 @@ class Windows:
         if isinstance(talk.answer, KnownAnswer):
             await self._begin_known(talk.answer, run)
             return
-        drafts = run.can_draft and self._drafting.on and not run.terms.job
+        drafts = run.can_draft and self.drafting.on and not run.terms.job
         if not drafts or run.terms.pooled or run.new < 2:
             return
-        run.speculation = self._drafting.begin(
+        run.speculation = self.drafting.begin(
             *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
             talk.drafts,
         )
@@ -55,7 +55,7 @@ class Windows:
         """Remember a complete answer for the user's later requests."""
         if talk.request.job:
             return
-        await self._drafting.end(talk.request.user, talk.model.identity, talk.ids)
+        await self.drafting.end(talk.request.user, talk.model.identity, talk.ids)
 
     def follow(self, run: GenerationRun, token: SampledToken, now: float) -> None:
         """Draft behind the next token of a session, which has arrived."""

@@ -28,14 +28,14 @@ class SentLog:
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
-        self._sent: list[Sent] = []
+        self.sent: list[Sent] = []
         self.complete = True
         self.bytes = 0
 
     @property
     def length(self) -> int:
         """Position after the last logged one, or 0 if the log is empty."""
-        return self._sent[-1].start + self._sent[-1].count if self._sent else 0
+        return self.sent[-1].start + self.sent[-1].count if self.sent else 0
 
     def append(self, epoch: int, start: int, count: int, data: bytes | memoryview) -> None:
         """Append a span. Positions from `start` that are already in the log are dropped first."""
@@ -46,26 +46,26 @@ class SentLog:
             self.drop()
             return
         self.bytes += len(data)
-        self._sent.append(Sent(epoch, start, count, data))
+        self.sent.append(Sent(epoch, start, count, data))
 
     def truncate(self, length: int) -> None:
         """Drop the positions from `length` on. A span that contains position `length` is cut
         there."""
-        while self._sent and self.length > length:
-            last = self._sent.pop()
+        while self.sent and self.length > length:
+            last = self.sent.pop()
             self._release(len(last.data))
             if (keep := length - last.start) > 0:
                 data = bytes(last.data[: len(last.data) // last.count * keep])
                 self._budget.take(len(data))
                 self.bytes += len(data)
-                self._sent.append(Sent(last.epoch, last.start, keep, data))
+                self.sent.append(Sent(last.epoch, last.start, keep, data))
 
     def covers(self, start: int, stop: int) -> bool:
         """Return whether all positions from `start` to before `stop` are in the log."""
         return (
             self.complete
-            and bool(self._sent)
-            and self._sent[0].start <= start
+            and bool(self.sent)
+            and self.sent[0].start <= start
             and (stop <= self.length)
         )
 
@@ -84,16 +84,16 @@ class SentLog:
 
         An answer has a span for each position, so the others are not looked at.
         """
-        first = bisect_right(self._sent, start, key=_start)
-        if first and self._sent[first - 1].start + self._sent[first - 1].count > start:
+        first = bisect_right(self.sent, start, key=_start)
+        if first and self.sent[first - 1].start + self.sent[first - 1].count > start:
             first -= 1
-        last = None if stop is None else bisect_left(self._sent, stop, key=_start)
-        return self._sent[first:last]
+        last = None if stop is None else bisect_left(self.sent, stop, key=_start)
+        return self.sent[first:last]
 
     def drop(self) -> None:
         """Drop all spans and ignore later ones."""
         self.complete = False
-        self._sent.clear()
+        self.sent.clear()
         self._release(self.bytes)
 
     def _release(self, size: int) -> None:

@@ -49,7 +49,7 @@ def seal_for(public: bytes, data: bytes, context: bytes, seed: bytes, most: int)
     ephemeral = X25519PrivateKey.from_private_bytes(seed)
     shown = ephemeral.public_key().public_bytes_raw()
     shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(public))
-    key = _derived(shared, b"", context + shown + public)
+    key = derived(shared, b"", context + shown + public)
     return shown + _encrypted(key, data, context, most)
 
 
@@ -61,22 +61,22 @@ def open_for(private: X25519PrivateKey, envelope: bytes, context: bytes) -> byte
     except ValueError:
         raise Unopened from None
     public = private.public_key().public_bytes_raw()
-    return _decrypted(_derived(shared, b"", context + shown + public), envelope, context)
+    return _decrypted(derived(shared, b"", context + shown + public), envelope, context)
 
 
 def seal_under(secret: bytes, data: bytes, context: bytes, salt: bytes, most: int) -> bytes:
     """Encrypt a message for all that know a secret. `salt` has 32 fresh random bytes."""
-    return salt + _encrypted(_derived(secret, salt, context), data, context, most)
+    return salt + _encrypted(derived(secret, salt, context), data, context, most)
 
 
 def open_under(secret: bytes, envelope: bytes, context: bytes) -> bytes:
     """Decrypt a message that was sealed under a secret. Raises Unopened if that fails."""
-    return _decrypted(_derived(secret, envelope[:SEED_BYTES], context), envelope, context)
+    return _decrypted(derived(secret, envelope[:SEED_BYTES], context), envelope, context)
 
 
 def private_key(secret: bytes, context: bytes) -> X25519PrivateKey:
     """Return the X25519 key that follows from a secret and a context."""
-    return X25519PrivateKey.from_private_bytes(_derived(secret, b"", context))
+    return X25519PrivateKey.from_private_bytes(derived(secret, b"", context))
 
 
 def _encrypted(key: bytes, data: bytes, context: bytes, most: int) -> bytes:
@@ -97,5 +97,5 @@ def _decrypted(key: bytes, envelope: bytes, context: bytes) -> bytes:
     return data
 
 
-def _derived(secret: bytes, salt: bytes, info: bytes) -> bytes:
+def derived(secret: bytes, salt: bytes, info: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=32, salt=salt or None, info=info).derive(secret)

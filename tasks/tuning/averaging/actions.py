@@ -1,5 +1,6 @@
-"""What `Rounds` asks of its caller. No I/O."""
+"""What `Rounds` asks of its caller, and the verdict on an update by its loss. No I/O."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -8,13 +9,25 @@ import numpy as np
 
 from ....transport.identity import PeerId
 from .aggregate import VectorSource, Weighed, aggregate, vector_of
-from .checks import is_harmless
 from .codecs import Vector
-from .defaults import BESIDE_OWN, CLIPPED_NORM
+from .defaults import BESIDE_OWN, BESIDE_TOLERANCE, CLIPPED_NORM, LOSS_TOLERANCE
 from .memory import SpareMemory
 from .outer import OuterState, stepped
 from .steps import Step
 from .terms import RunTerms
+
+
+def is_harmless(before: float, after: float, *, strict: bool, beside: bool = False) -> bool:
+    """Return whether an update may be applied. `before` and `after` are the losses without it and
+    with it: alone, or `beside` a peer's own update.
+
+    An honest update may raise the loss a little by chance. With `strict` it may not: its author's
+    earlier updates were refused.
+    """
+    if not math.isfinite(after):
+        return False
+    tolerance = 0.0 if strict else BESIDE_TOLERANCE if beside else LOSS_TOLERANCE
+    return after <= before + tolerance * abs(before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

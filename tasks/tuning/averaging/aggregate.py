@@ -150,7 +150,7 @@ def _trimmed(
     for start in range(0, mean.size, _BLOCK):
         here = slice(start, start + _BLOCK)
         rows = np.stack([piece[here] * clip for piece, clip in zip(pieces, clips, strict=True)])
-        out = _outermost(rows) if cut == 1 else _outer(rows, cut)
+        out = outermost(rows) if cut == 1 else outer(rows, cut)
         total, weight = np.zeros_like(rows[0]), np.zeros_like(rows[0])
         for row, share, left_out in zip(rows, weights, out, strict=True):
             kept = np.where(left_out, np.float32(0), np.float32(share))
@@ -160,9 +160,9 @@ def _trimmed(
     return mean
 
 
-def _outermost(rows: Rows) -> Mask:
+def outermost(rows: Rows) -> Mask:
     """Return where each value's lowest and highest row are: of equal ones, the first lowest and the
-    last highest. It needs no order of all rows, so it takes a fraction of the time of `_outer`."""
+    last highest. It needs no order of all rows, so it takes a fraction of the time of `outer`."""
     low, high = rows.min(axis=0), rows.max(axis=0)
     out = np.zeros(rows.shape, np.bool_)
     for order, limit in ((range(len(rows)), low), (range(len(rows) - 1, -1, -1), high)):
@@ -174,7 +174,7 @@ def _outermost(rows: Rows) -> Mask:
     return out
 
 
-def _outer(rows: Rows, cut: int) -> Mask:
+def outer(rows: Rows, cut: int) -> Mask:
     """Return where the `cut` lowest and highest rows of each value are, in the same order."""
     order = np.argsort(rows, axis=0, kind="stable")
     out = np.zeros(rows.shape, np.bool_)

@@ -48,12 +48,11 @@ from .actions import (
 from .aggregate import norm_of
 from .codecs import Feedback, Vector, decode, encode_difference
 from .errors import AveragingError, BadUpdate
-from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
 from .memory import SpareMemory
 from .outer import OuterState, decode_state, first_state
 from .parcels import Parcels, Size
 from .rounds import Rounds
-from .steps import genesis
+from .steps import fact_of_offer, fact_of_step, genesis, offer_of, places, step_of_fact
 from .terms import RunTerms
 
 T = TypeVar("T")

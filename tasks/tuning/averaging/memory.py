@@ -20,7 +20,7 @@ class SpareMemory:
     that, any more."""
 
     def __init__(self) -> None:
-        self._spare = deque[Octets](maxlen=SPARE)
+        self.spare = deque[Octets](maxlen=SPARE)
 
     def octets(self, size: int) -> Octets:
         """Return an array of `size` bytes, whose content is arbitrary."""
@@ -32,17 +32,17 @@ class SpareMemory:
         lent: Octets = np.frombuffer(piece.data, np.uint8)
         # This may run in any thread. Each operation on the deque is atomic, and drops the oldest
         # piece if there are too many.
-        weakref.finalize(lent, self._spare.append, piece).atexit = False
+        weakref.finalize(lent, self.spare.append, piece).atexit = False
         return lent
 
     def _found(self, size: int) -> Octets | None:
         """Take a spare piece of this size, or return None."""
         try:
-            for _ in range(len(self._spare)):
-                piece = self._spare.popleft()
+            for _ in range(len(self.spare)):
+                piece = self.spare.popleft()
                 if piece.size == size:
                     return piece
-                self._spare.append(piece)
+                self.spare.append(piece)
         except IndexError:
             pass  # another thread took the last one
         return None

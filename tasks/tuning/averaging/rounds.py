@@ -75,7 +75,7 @@ class Rounds:
         self._signed_at: dict[str, float] = {}
         self._own_root = ""
         self._here = {own}
-        self._left = set[PeerId]()
+        self.departed = set[PeerId]()
         self._closing = False
         self._proposal: Step | None = None
         self._rejoin: Step | None = None
@@ -131,7 +131,7 @@ class Rounds:
 
     def here(self, peer: PeerId) -> None:
         """Record that a peer takes part. The first round waits for it."""
-        self._left.discard(peer)
+        self.departed.discard(peer)
         if len(self._here) < MAX_PEERS:
             self._here.add(peer)
 
@@ -142,8 +142,8 @@ class Rounds:
         sign and leave could be a majority of those that stay.
         """
         self._here.discard(peer)
-        if len(self._left) < 4 * MAX_PEERS:
-            self._left.add(peer)
+        if len(self.departed) < 4 * MAX_PEERS:
+            self.departed.add(peer)
 
     def offered(self, peer: PeerId, offer: Offer, now: float) -> None:
         """Record the offer of a peer. Its first offer on a state counts."""
@@ -332,7 +332,7 @@ class Rounds:
         entries = self._entries()
         if sum(not entry.refused for entry in entries) < self.terms.least:
             return False
-        waited = self.roster(self.head) - self._left
+        waited = self.roster(self.head) - self.departed
         return now >= closing or waited <= {entry.peer for entry in entries}
 
     def _is_majority(self, step: Step) -> bool:

@@ -43,7 +43,7 @@ def encode(vector: Vector, keep: int) -> bytes:
             some, code = _encode_rows(rows, count)
             scales.append(some.reshape(-1))
             codes.append(code.reshape(-1))
-    packed = _pack(np.concatenate(codes)) if codes else b""
+    packed = pack_codes(np.concatenate(codes)) if codes else b""
     return b"".join(each.astype(_F32, copy=False).tobytes() for each in scales) + packed
 
 
@@ -55,7 +55,7 @@ def decode(body: memoryview, values: int, keep: int) -> Vector:
     chunks, entries = kept(values, keep)
     scales = np.frombuffer(body, _F32, 2 * chunks).reshape(chunks, 2)
     _check_scales(scales)
-    codes = _unpack(body[8 * chunks :], entries)
+    codes = unpack_codes(body[8 * chunks :], entries)
     whole, rest = divmod(values, SPARSE_CHUNK)
     vector = np.zeros(values, np.float32)
     split = whole * keep
@@ -115,7 +115,7 @@ def _decode_rows(codes: NDArray[np.uint16], scales: Vector, rows: Vector) -> Non
     np.put_along_axis(rows, at, np.where(codes & 1, -sizes, sizes), axis=1)
 
 
-def _pack(codes: NDArray[np.uint16]) -> bytes:
+def pack_codes(codes: NDArray[np.uint16]) -> bytes:
     """Return 14-bit numbers one after the other, the first one in the lowest bits."""
     size = -(-codes.size * _BITS // 8)
     wide = np.zeros(-(-codes.size // _LANES) * _LANES, np.uint64)
@@ -127,7 +127,7 @@ def _pack(codes: NDArray[np.uint16]) -> bytes:
     return words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :7].tobytes()[:size]
 
 
-def _unpack(data: memoryview, count: int) -> NDArray[np.uint16]:
+def unpack_codes(data: memoryview, count: int) -> NDArray[np.uint16]:
     """Return `count` 14-bit numbers. Raises BadUpdate if the unused bits at the end are not 0."""
     groups = -(-count // _LANES)
     padded = np.zeros(groups * 7, np.uint8)

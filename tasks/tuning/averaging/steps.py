@@ -6,17 +6,21 @@ grows, and the choice is a function of that set: from a common step, follow at e
 that the most peers have signed, there or later; of equal sides, the one with the lowest id. Peers
 that see the same signatures make the same choice, and each choice adds at most one signature, so
 all peers agree once they see what the others have signed. Spec: docs/spec/averaging.md, Agreement.
+
+Offers and signed steps are facts in members' feeds, whose values the functions at the end convert.
 """
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from ....transport.identity import PeerId, public_key_of
+from ....state.views.tuning import EntryFact, OfferFact, StepFact, offer_fact, step_fact
+from ....transport.identity import PeerId, peer_id_of, public_key_of
 from .defaults import MAX_PEERS, MAX_TOKENS, SIGNED, WINDOW
+from .errors import BadUpdate
 
 _GENESIS: Final = b"shoal/average/genesis/1"
 _STEP: Final = b"shoal/average/step/1"
@@ -222,3 +226,40 @@ class Ledger:
             del siblings[step]
             if not siblings:
                 del self._children[gone.base]
+
+
+def offer_of(fact: OfferFact) -> Offer:
+    """Return the offer that a fact states."""
+    return Offer(fact.round, fact.base, fact.root, fact.tokens)
+
+
+def step_of_fact(run: str, fact: StepFact) -> Step:
+    """Return the step that a fact signs. Raises BadUpdate `bad-step` if it is malformed."""
+    try:
+        entries = tuple(
+            PeerUpdate(peer_id_of(each.key), each.root, each.tokens, each.refused)
+            for each in fact.entries
+        )
+        return Step(run, fact.base, fact.round, entries)
+    except ValueError as error:
+        raise BadUpdate("bad-step", f"a signed step is malformed: {error}") from None
+
+
+def fact_of_offer(offer: Offer) -> Mapping[str, object]:
+    """Return the value of the fact with an offer."""
+    return offer_fact(OfferFact(offer.round, offer.base, offer.root, offer.tokens))
+
+
+def fact_of_step(step: Step) -> Mapping[str, object]:
+    """Return the value of the fact with a signature on a step."""
+    entries = tuple(
+        EntryFact(public_key_of(each.peer), each.root, each.tokens, each.refused)
+        for each in step.entries
+    )
+    return step_fact(StepFact(step.round, step.base, entries))
+
+
+def places(step: Step) -> list[str]:
+    """Return the keys at which a step may be signed. They are shared with the rounds that are a
+    multiple of WINDOW away."""
+    return [f"{step.round % WINDOW}/{place}" for place in range(SIGNED)]

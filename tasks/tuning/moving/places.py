@@ -30,19 +30,19 @@ class TrainerPlaces:
         self._now = now
         self._held: dict[str, PeerId] = {}  # author, by job
         self._charged: dict[str, float] = {}  # until when, by job
-        self._lacking: dict[PeerId, float] = {}  # when one of its jobs last asked, by author
+        self.lacking: dict[PeerId, float] = {}  # when one of its jobs last asked, by author
         self._brief: dict[PeerId, float] = {}  # when a place was given up at once, by author
 
     def has_one(self, job: Job) -> bool:
         """Return whether there is a place for a job. If not, it is remembered for a while that its
         author lacks one: an author with very many jobs must not displace others."""
-        self._lacking.pop(job.author, None)
+        self.lacking.pop(job.author, None)
         holds = 1 + Counter(self._held.values())[job.author]
         if len(self._held) < RUNNING_AT_ONCE and not self._is_outranked(job.author, holds):
             return True
-        self._lacking[job.author] = self._now()
-        if len(self._lacking) > defaults.LACKING:
-            del self._lacking[next(iter(self._lacking))]
+        self.lacking[job.author] = self._now()
+        if len(self.lacking) > defaults.LACKING:
+            del self.lacking[next(iter(self.lacking))]
         return False
 
     @contextmanager
@@ -79,10 +79,10 @@ class TrainerPlaces:
         """Return whether a fine-tuning of another author, which has fewer places than `holds` and
         was served much less, lacks a place."""
         since, held = self._now() - defaults.LACKS_FOR, Counter(self._held.values())
-        self._lacking = {each: at for each, at in self._lacking.items() if at >= since}
+        self.lacking = {each: at for each, at in self.lacking.items() if at >= since}
         long_ago = self._now() - defaults.PLACE_LEAD
         return any(
             held[other] < holds and self.queue.lead(author, other) >= defaults.PLACE_LEAD
-            for other in self._lacking
+            for other in self.lacking
             if other != author and self._brief.get(other, -inf) < long_ago
         )

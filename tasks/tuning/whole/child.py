@@ -47,7 +47,7 @@ def main() -> int:
 def _serve(channel: WorkerChannel, threads: int) -> None:
     import torch
 
-    from .requests import answer
+    from .network import answer
 
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(1)

@@ -28,7 +28,7 @@ class NetworkProcess:
     def __init__(self, host: Host, threads: int) -> None:
         self._host = host
         self._threads = threads
-        self._child: Child | None = None
+        self.child: Child | None = None
         self._channel: WaitingChannel | None = None
         self._sizes: dict[str, int] = {}  # of the weights that were set, as counts of values
 
@@ -48,7 +48,7 @@ class NetworkProcess:
             child = await self._host.spawn(CHILD, arguments, environment(self._threads))
         except (OSError, HostError) as error:
             raise SessionError("worker-crashed", f"the process did not start: {error}") from None
-        self._child, self._channel = child, WaitingChannel(child.socket.fileno())
+        self.child, self._channel = child, WaitingChannel(child.socket.fileno())
         self._sizes.clear()
         with trio.move_on_after(START_S) as started:
             await self._ask(("open",), pack(dict(config)))
@@ -83,8 +83,8 @@ class NetworkProcess:
 
     async def aclose(self) -> None:
         """End the process."""
-        child, channel = self._child, self._channel
-        self._child = self._channel = None
+        child, channel = self.child, self._channel
+        self.child = self._channel = None
         if channel is not None:
             channel.close()
         if child is not None:
@@ -146,14 +146,14 @@ class NetworkProcess:
             with trio.move_on_after(WATCH_S):
                 await ready()
                 return
-            stopped = self._child is not None and self._child.is_stopped()
+            stopped = self.child is not None and self.child.is_stopped()
             if (stopped and was_stopped) or self._host.now() >= until:
                 raise trio.TooSlowError
             was_stopped = stopped
 
     async def _broken(self, why: str) -> SessionError:
         """End the process, and return the error for it."""
-        status, child = "", self._child
+        status, child = "", self.child
         if child is not None:
             with trio.move_on_after(STOP_GRACE, shield=True), suppress(OSError):
                 status = f" (status {await child.wait()})"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.chart import chart
 from shoal.cli.errors import CommandError
 from shoal.cli.main import invoke
+from shoal.cli.tuningviews import chart
 from tests.cli.commands.test_job import ITEM, JOB
 
 TUNING: dict[str, Any] = {

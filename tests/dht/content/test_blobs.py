@@ -169,4 +169,21 @@ async def test_a_staged_blob_is_known_once_it_settles_and_gone_once_it_is_forgot
     assert staged.suffix == ".tmp", "it is not durable yet"
     await library.blobs.forget(FOUND.root)
     library.store.settle()
+    assert not library.store.missing(NODES), "the caller removes them"
     assert not (await open_library(tmp_path / "data")).blobs.roots()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_a_killed_fetch_has_stored_of_a_blob_has_a_root_that_can_be_evicted(
+    tmp_path: Path, whole: bool
+) -> None:
+    library = await open_library(tmp_path / "data")
+    await library.blobs.stage(FOUND, NODES)
+    if not whole:  # a power cut has torn a node
+        library.store.staged[FOUND.root].write_bytes(b"torn")
+    after = await open_library(tmp_path / "data")
+    assert after.blobs.roots() == ({FOUND.root} if whole else set())
+    assert [path.name for path in (tmp_path / "data" / "blobs").iterdir()] == [*after.blobs.roots()]
+    if whole:
+        await after.remove(FOUND.root)
+    assert after.store.used() == 0

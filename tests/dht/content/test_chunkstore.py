@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import random
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 from hypothesis import given
@@ -213,6 +213,24 @@ def test_a_removed_staged_chunk_does_not_come_back(store: ChunkStore) -> None:
     assert not store.has(DIGEST)
 
 
+def test_a_marker_is_removed_while_another_thread_stages_one(
+    store: ChunkStore, tmp_path: Path
+) -> None:
+    class Racing(PosixPath):
+        """Path that another marker is staged beside while it is compared."""
+
+        def __eq__(self, other: object) -> bool:
+            store.stage_marker(tmp_path / "other")
+            return str(self) == str(other)
+
+        __hash__ = PosixPath.__hash__
+
+    store.stage_marker(tmp_path / "marker")
+    store.remove_marker(Racing(tmp_path / "marker"))
+    store.settle()
+    assert (tmp_path / "other").exists() and not (tmp_path / "marker").exists()
+
+
 @pytest.mark.parametrize("torn", [0, 1, 4999])
 def test_valid_chunks_that_a_crash_left_staged_are_kept(
     store: ChunkStore, host: FakeHost, tmp_path: Path, torn: int
@@ -282,7 +300,7 @@ def test_the_number_of_files_remembered_as_verified_is_limited(
     for number in range(9):
         data = bytes([number])
         store.stage(hashlib.sha256(data).hexdigest(), data, 0.0)
-    assert len(store._verified) == 3
+    assert len(store.verified) == 3
 
 
 def test_the_owners_limit(store: ChunkStore) -> None:

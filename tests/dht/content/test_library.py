@@ -154,7 +154,7 @@ async def test_the_memory_of_a_refused_manifest_is_freed(
     """A peer may send many of 64 MiB. Twin: an error raised in a thread keeps what was decoded
     there alive until the garbage collector runs."""
     if not defended:
-        monkeypatch.setattr(library_module, "_decoded", Manifest.decode)
+        monkeypatch.setattr(library_module, "decoded", Manifest.decode)
     library, data, held = Library(RealHost(), tmp_path), bytes(100), list[int]()
     await library.open()
     gc.disable()

@@ -124,7 +124,7 @@ async def test_peers_that_trigger_an_internal_error_free_their_slot(
 ) -> None:
     """Otherwise a few of them would use all concurrent requests and stop the search."""
     peers = Peers(ASKED_AT_ONCE, 0)
-    told, guard = list[Mishap](), peers.obtaining._guard
+    told, guard = list[Mishap](), peers.obtaining.guard
     guard.report = told.append
     ask = peers.ask
 

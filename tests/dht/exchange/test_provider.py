@@ -134,10 +134,10 @@ async def test_sent_chunks_are_forgotten_after_a_while(
     await trio.sleep(GIVEN_FOR)
     assert isinstance(await seed.ask("blob.chunk", B, digest=first, spare=root), Reply)
     for number in range(GIVEN_ROOTS):
-        seed.exchange.provider._given[f"{number}"] = {}
+        seed.exchange.provider.given[f"{number}"] = {}
     other = (await seed.library.content(root)).order[1]
     await seed.ask("blob.chunk", A, digest=other, spare=root)
-    assert len(seed.exchange.provider._given) == GIVEN_ROOTS
+    assert len(seed.exchange.provider.given) == GIVEN_ROOTS
 
 
 async def test_watchers_are_notified_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -179,10 +179,10 @@ async def test_watchers_are_limited_in_number_and_time(
     assert await watching("p0")
     await trio.sleep(WATCH_FOR)
     assert await watching("late")
-    assert list(seed.exchange.provider._watchers[root]) == ["late"]
+    assert list(seed.exchange.provider.watchers[root]) == ["late"]
     provider = seed.exchange.provider
     for number in range(WATCHES_OF_PEER):
-        provider._watchers[f"{number}"] = {PeerId("greedy"): 1e9}
+        provider.watchers[f"{number}"] = {PeerId("greedy"): 1e9}
     assert not await watching("greedy")
     assert not isinstance(await seed.ask("blob.have", A, root=root, watch=1), Reply)
 
@@ -194,7 +194,7 @@ async def test_a_peer_that_left_is_not_notified(tmp_path: Path, autojump_clock: 
     network.down.add(PeerId("gone"))
     content = await seed.library.content(root)
     seed.exchange.provider.notify(content, content.order)
-    assert seed.exchange.provider._watchers == {}
+    assert seed.exchange.provider.watchers == {}
 
 
 @pytest.mark.parametrize("payload", [b"x", b"\0" * 8, b"\xff" * 8, b"\0" * 3, b"\0" * 10**6])

@@ -201,7 +201,7 @@ def test_late_chunks_are_hedged_once_with_a_faster_peer() -> None:
     assert {digest for _, digest in stolen} == owed
     assert {peer for peer, _ in stolen} == {B}
     found.offers(C, owed)
-    assert all(len(peers) <= COPIES_MAX for peers in found._asked.values())
+    assert all(len(peers) <= COPIES_MAX for peers in found.asked.values())
     assert drain(found, 1000.0) == []
     digest = stolen[0][1]
     assert found.arrived(B, digest, 20.1) == {A}
@@ -383,6 +383,6 @@ def test_no_step_of_a_large_offer_blocks_the_event_loop() -> None:
 
     wanted = {f"{n:064x}": CHUNK for n in range(3 * OFFER_STEP + 5)}
     found = Transfer(wanted, b"salt")
-    found._wanted = Counted(found._wanted)
+    found.wanted = Counted(found.wanted)
     assert len(found.weigh(A, list(wanted)).queue) == len(wanted)
     assert steps == [OFFER_STEP] * 3 + [5]

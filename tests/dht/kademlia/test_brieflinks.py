@@ -133,7 +133,7 @@ async def test_the_number_of_remembered_pauses_is_limited(
     for peer in PEERS[:20]:
         with pytest.raises(DialFailed):
             await links.to(Contact(peer))
-    assert len(links._resting) == 5
+    assert len(links.resting) == 5
 
 
 @pytest.mark.trio
@@ -211,7 +211,7 @@ async def test_addresses_that_never_answer_do_not_delay_other_dials(
             raise DialFailed("timeout", "no reply")
         return await board.connect(peer, addresses)
 
-    links._connect = connect
+    links.connect = connect
 
     async def lose(number: int) -> None:
         with suppress(DialFailed):

@@ -137,5 +137,5 @@ async def test_all_counters_match_after_random_operations(
             if random.random() < 0.6:
                 await trio.sleep(random.random() / 10)
             assert slots.shares.total() == len(slots) <= 5
-            assert slots._queued.total() == len(slots.waiting) <= waiting
+            assert slots.queued.total() == len(slots.waiting) <= waiting
     assert len(slots) == 0 and not slots.waiting and len(slots.shares) == 0

@@ -133,7 +133,7 @@ def test_one_network_does_not_fill_the_table(limited: bool) -> None:
     for one in crowd(200, 1):
         made.answered(one, 0.0)
     assert (len(made) <= defaults.SUBNET_PER_TABLE) == limited
-    for bucket in made._buckets.values():
+    for bucket in made.buckets.values():
         assert (len(bucket.entries) <= defaults.SUBNET_PER_BUCKET) or not limited
 
 
@@ -150,7 +150,7 @@ def test_removed_contacts_free_the_limit_of_their_network() -> None:
         assert made.answered(one, 0.0)
     moved = Contact(peer(5000), [address(1)])
     assert made.answered(moved, 1.0)
-    assert made._networks == {"9.9.0.0/24": 0, "50.0.1.0/24": 1}
+    assert made.networks == {"9.9.0.0/24": 0, "50.0.1.0/24": 1}
 
 
 def test_a_contact_counts_once_and_with_its_latest_address() -> None:
@@ -158,7 +158,7 @@ def test_a_contact_counts_once_and_with_its_latest_address() -> None:
     for now, where in enumerate((1, 1, 1, 9)):
         assert made.answered(Contact(peer(1), [address(where)]), float(now))
     assert len(made) == 1
-    assert made._networks == {"50.0.1.0/24": 0, "50.0.9.0/24": 1}
+    assert made.networks == {"50.0.1.0/24": 0, "50.0.9.0/24": 1}
 
 
 def test_a_contact_that_replies_again_was_heard_last() -> None:

@@ -209,7 +209,7 @@ async def test_a_provider_that_fails_at_use_is_distrusted_for_a_while(
     assert [one.peer for one in (await index.longest(chain(9), LAYERS)).providers] == [
         swarm.peers[2]
     ]
-    index._liars[swarm.peers[1]] = HOST.now() - 1
+    index.liars[swarm.peers[1]] = HOST.now() - 1
     assert (await index.longest(chain(9), LAYERS)).providers[0].peer == swarm.peers[1]
 
 
@@ -218,7 +218,7 @@ async def test_the_number_of_remembered_liars_is_limited() -> None:
     swarm = Swarm(1)
     for number in range(defaults.KV_LIARS + 10):
         swarm.indexes[0].refute(PeerId(f"p{number}"))
-    assert len(swarm.indexes[0]._liars) == defaults.KV_LIARS
+    assert len(swarm.indexes[0].liars) == defaults.KV_LIARS
 
 
 @pytest.mark.trio

@@ -241,7 +241,7 @@ def test_a_path_led_in_circles_leaves_the_others_their_share(defended: bool, nam
         else:
             task.answered(contact, FindReply(((),), (hops[hop],)), now, WALL)
     assert bool(task.found(one.key)) is defended
-    assert len(task.steps) <= settings.queries and len(task._known) <= defaults.LOOKUP_CONTACTS
+    assert len(task.steps) <= settings.queries and len(task.known) <= defaults.LOOKUP_CONTACTS
 
 
 def test_shares_that_other_paths_do_not_need_are_used() -> None:
@@ -440,7 +440,7 @@ def test_a_look_up_ends_however_many_contacts_are_named() -> None:
             task.answered(query.contact, FindReply(((),), (more,)), now, WALL)
     assert task.done
     assert len(task.steps) <= settings.queries
-    assert len(task._known) <= defaults.LOOKUP_CONTACTS
+    assert len(task.known) <= defaults.LOOKUP_CONTACTS
 
 
 def test_linked_contacts_are_preferred(net: Net) -> None:
@@ -498,7 +498,7 @@ def test_requested_positions_cover_the_region(net: Net) -> None:
     task = net.lookup([blob(1).key])
     far = 0
     for _ in range(200):
-        far += distance(task._place(), blob(1).key) > task.radius / 2
+        far += distance(task.own_place(), blob(1).key) > task.radius / 2
     assert 70 < far < 130
 
 

@@ -222,10 +222,10 @@ def test_too_many_replicas_are_chosen_at_random() -> None:
     one = record(blob(1))
     task = Walk([one], KnownNodes(lambda key, count: [], SPACE), Querier(Random(2).randbytes))
     region = sorted(contacts(320), key=lambda each: distance(each.key, one.key))
-    chosen = task._replicas(one.key, region)
+    chosen = task.replicas(one.key, region)
     assert len(set(chosen)) == defaults.REGION_MOST
     assert len(set(chosen) & set(region[300:])) >= 2
-    assert task._replicas(one.key, region[:50]) == region[:50]
+    assert task.replicas(one.key, region[:50]) == region[:50]
 
 
 def test_a_small_network_stores_everything() -> None:

@@ -100,7 +100,7 @@ def test_a_worker_that_claims_and_never_answers_loses_no_job() -> None:
         silent = nodes[1]
         asker = await client(world, nodes)
         worker = silent.node.working.worker
-        worker._begin_some = lambda nursery: False  # type: ignore[method-assign]
+        worker.begin_some = lambda nursery: False  # type: ignore[method-assign]
         began = trio.current_time()
         path = put(asker, GOOD * 3)
         sent = await asker.ask("job_submit", model="tiny", file=path, max_tokens=4)

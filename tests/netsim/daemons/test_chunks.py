@@ -80,7 +80,7 @@ async def from_both(daemons: list[DaemonHandle], other: DaemonHandle | None = No
     """
     a, b, asker = daemons
     first = await ask(asker)
-    (served,) = [daemon for daemon in (a, b) if len(provider(daemon)._store)]
+    (served,) = [daemon for daemon in (a, b) if len(provider(daemon).store)]
     served.node.stage.withdraw()
     return [first, await ask(other or asker)]
 
@@ -166,7 +166,7 @@ def test_a_gateway_of_its_own_finds_nothing() -> None:
         await other.until(lambda status: status["peers"] == 3)
         text, again = await from_both([a, b, asker], other)
         assert again == text
-        assert all(len(provider(each)._store) for each in (a, b))
+        assert all(len(provider(each).store) for each in (a, b))
         assert not any(connector(each).fetched_bytes for each in (a, b))
 
     run(body)

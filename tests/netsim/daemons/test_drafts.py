@@ -89,7 +89,7 @@ def test_text_and_probabilities_are_the_same(stages: int, monkeypatch: pytest.Mo
 
     async def body() -> None:
         client = await swarm(world, SPLITS[stages])
-        drafting = client.node.gateway._windows._drafting
+        drafting = client.node.gateway.windows.drafting
         drafting.on = False
         plain = [await answer(client, request) for request in requests]
         drafting.on = True
@@ -142,7 +142,7 @@ def run(body: Callable[[World], Awaitable[None]]) -> None:
 
 
 async def undrafted(client: DaemonHandle) -> tuple[Summary, Said]:
-    drafting = client.node.gateway._windows._drafting
+    drafting = client.node.gateway.windows.drafting
     drafting.on = False
     plain = await answer(client, PLAIN)
     drafting.on = True

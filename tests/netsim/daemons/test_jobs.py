@@ -430,7 +430,7 @@ def test_a_restarted_node_goes_on_from_its_finished_rows() -> None:
         files.write(path, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
         sent = await asker.ask("job_submit", model="tiny", file=str(path), raw=True, seed=3)
         outputs = node.node.working.tools.shop.outputs
-        while sum(len(p.lines or {}) for p in (outputs._pieces or {}).values()) < 4:  # noqa: ASYNC110
+        while sum(len(p.lines or {}) for p in (outputs.pieces or {}).values()) < 4:  # noqa: ASYNC110
             await trio.sleep(0.1)
         await node.stop()
         again = await node.host.start(model="tiny", layers=(0, 6), bootstrap=[asker], profile=SLOW)

@@ -72,7 +72,7 @@ def test_memory_freed_by_full_collections_is_returned_to_the_system(
     given: list[int] = []
     monkeypatch.setattr(gc, "collect", lambda generation: None)
     collector = Collector()
-    monkeypatch.setattr(collector, "_trim", given.append)
+    monkeypatch.setattr(collector, "trim", given.append)
     collector.turn(memory.YOUNG)
     assert not given
     collector.turn(memory.MIDDLE)

@@ -42,7 +42,7 @@ def test_a_system_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     def never(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(module, "_places_at_random", lambda: True)
+    monkeypatch.setattr(module, "places_at_random", lambda: True)
     monkeypatch.setattr(os, "execve", never)
     monkeypatch.setenv("SHOAL_SIM_STRICT", "1")
     with pytest.raises(SimError, match="hint: "):

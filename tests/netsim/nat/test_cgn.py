@@ -4,7 +4,7 @@ from typing import Any
 
 import trio
 
-from shoal.netsim.nat.cgn import BLOCK, Cgn
+from shoal.netsim.nat.kinds import BLOCK, Cgn
 from shoal.netsim.nat.ports import LOW_PORT
 from shoal.netsim.world import World
 from tests.netsim.nat.wire import GATE, A, B, Wire

@@ -145,7 +145,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(figure)
         return Markup("<svg></svg>")
 
-    monkeypatch.setattr(plots, "_svg", keep)
+    monkeypatch.setattr(plots, "svg", keep)
     return found
 
 
@@ -196,7 +196,7 @@ def test_the_scenario_is_in_the_report_with_its_lines(monkeypatch: pytest.Monkey
 
 def test_marks_and_figures_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(plots, "_svg", lambda figure: Markup("<svg></svg>"))
+    monkeypatch.setattr(plots, "svg", lambda figure: Markup("<svg></svg>"))
     found = " ".join(page(result()).split())
     for words in ("a diamond is a step without an end", "Dotted: 95 % of them", "7/8 means 7 of 8",
                   "grey that there was no", "packets dropped: by a partition or another fault",

@@ -38,7 +38,7 @@ def four(group: str, address: str = "0.0.0.0") -> bytes:
 
 
 def heard(found: UdpSocket) -> int:
-    return len(found._queue)
+    return len(found.queue)
 
 
 def test_between_hosts() -> None:

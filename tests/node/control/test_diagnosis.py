@@ -226,7 +226,7 @@ async def test_conditions_of_this_machine() -> None:
     dialer, diagnosis = make(port_443=True)
     dialer.ports.without_udp = "UDP port 4001 is in use by another program"
     dialer.neighbourhood.lan = lan = LanDiscovery(RealHost(), PEER, b"swarm")
-    lan._troubles[RealHost().interfaces()[0]] = "another program has port 5353"
+    lan.troubles[RealHost().interfaces()[0]] = "another program has port 5353"
     found = {each.name: each.sentence for each in diagnosis.conditions()}
     assert set(found) == {"no-udp-port", "lan-silent", "no-443"}
     assert found["no-udp-port"].endswith(dialer.ports.without_udp)

@@ -155,7 +155,7 @@ async def test_a_model_whose_name_was_given_to_another_is_listed(world: World) -
 @pytest.mark.trio
 async def test_without_a_daemon(tmp_path: Path) -> None:
     host = FakeHost(inline=True)
-    library = await offline._library(host, tmp_path)
+    library = await offline.open_library(host, tmp_path)
     root = await import_embedded(library)
     loss = await remove_model(host, tmp_path, "tiny", sure=False)
     assert loss.copies is None and loss.freed > 9_000_000

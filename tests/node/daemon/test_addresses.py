@@ -1,6 +1,6 @@
 """Addresses that a node publishes."""
 
-from shoal.node.daemon.addresses import own_addresses
+from shoal.node.daemon.listening import own_addresses
 from shoal.transport.host.seam import Interface
 from shoal.transport.identity import Identity
 

@@ -34,5 +34,5 @@ def test_kinds_of_bugs_are_bounded() -> None:
     mishaps, lines, _ = told()
     for number in range(5000):
         mishaps.add(Mishap("peer", "RuntimeError", f"transport/link/link.py:{number}"))
-    assert len(mishaps._counts) <= defaults.MISHAP_KINDS + 1
+    assert len(mishaps.counts) <= defaults.MISHAP_KINDS + 1
     assert len(lines) <= defaults.MISHAP_KINDS + 13

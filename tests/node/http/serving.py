@@ -116,7 +116,7 @@ class Served:
 
     async def until_clients(self, count: int) -> None:
         with trio.fail_after(5):
-            while len(self.api._clients) != count:  # noqa: ASYNC110
+            while len(self.api.clients) != count:  # noqa: ASYNC110
                 await trio.sleep(0.005)
 
 

@@ -132,7 +132,7 @@ async def test_address_is_trusted_as_far_as_its_source_is_near(
     assert net.dialled == [(peer, dialled)]
 
     # For comparison: if all addresses were trusted, all would be dialled.
-    monkeypatch.setattr(Providers, "_nearness", lambda self, found: Nearness.LOOPBACK)
+    monkeypatch.setattr(Providers, "nearness", lambda self, found: Nearness.LOOPBACK)
     await net.providers.connect(peer)
     assert len(net.dialled[-1][1]) == 3
 

@@ -33,7 +33,7 @@ class Directory:
 
 def told(directory: Directory) -> Discovery:
     """Return a discovery that has only its second source."""
-    found: Any = SimpleNamespace(_directory=directory, _keys={})
+    found: Any = SimpleNamespace(_directory=directory, keys={})
     return found  # type: ignore[no-any-return]
 
 
@@ -72,7 +72,7 @@ def test_keys_of_a_member_record_are_hashed_once(monkeypatch: pytest.MonkeyPatch
     directory.records[MEMBER.peer] = changed
     assert len(heard(one, record_key("name", "other"))) == 1
     directory.records.clear()
-    assert heard(one, record_key("name", "other")) == [] and not one._keys
+    assert heard(one, record_key("name", "other")) == [] and not one.keys
 
 
 async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
@@ -98,9 +98,9 @@ async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
     assert predicted["tokens_per_s"] == pytest.approx(measured)
     assert predicted["samples"] > 30 and predicted["error"] < 0.05
     daemon.node.discovery.speed = lambda _: measured * 1.2
-    assert daemon.node.discovery._measured(shard) == shard, "a small change is not published"
+    assert daemon.node.discovery.measured(shard) == shard, "a small change is not published"
     daemon.node.discovery.speed = lambda _: measured * 2
-    faster = daemon.node.discovery._measured(shard)
+    faster = daemon.node.discovery.measured(shard)
     assert isinstance(faster, ShardBody) and faster.speed == pytest.approx(2 * measured, rel=0.05)
 
 
@@ -117,7 +117,7 @@ def test_member_records_are_read_in_small_steps(
     one = told(directory)
     key = record_key("name", "tiny")
     assert (len(heard(one, key)) <= 10) is defended
-    while not learn(one._keys, directory.members(), 10):
+    while not learn(one.keys, directory.members(), 10):
         pass
     assert len(heard(one, key)) == 100
     del directory.records[PeerId("m0")]

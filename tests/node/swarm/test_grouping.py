@@ -214,7 +214,7 @@ def test_revocation_is_cleared_by_a_link_to_its_reporter() -> None:
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     assert len(node.sentences) == 1
     node.endpoint.admitted = Admitted(SWARM, b"mark")  # the peer has dialled this node
-    node.grouping._report()
+    node.grouping.report()
     assert node.sentences == []
 
 

@@ -295,7 +295,7 @@ def test_without_the_refusals_replicas_would_differ(monkeypatch: pytest.MonkeyPa
     """Control: a limit that depends on more than the feed, here on the order of arrival."""
     first, second = fed(*OLD), fed(*OLD)
     garbage = sealed(5, 3, OLD[2].hash, b"garbage")
-    monkeypatch.setattr(module, "_applied", lambda document, entry: {})
+    monkeypatch.setattr(module, "applied", lambda document, entry: {})
     assert first.admit(garbage).outcome is EntryOutcome.NEWS
     monkeypatch.undo()
     assert second.admit(garbage).outcome is EntryOutcome.REFUSED

@@ -23,7 +23,7 @@ def filled(**facts: bytes) -> Document:
 
 
 def state_of(document: Document) -> tuple[object, ...]:
-    doc = document._doc
+    doc = document.doc
     return doc.get_update(), document.facts(), document.live_bytes, document.memory
 
 

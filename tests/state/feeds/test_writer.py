@@ -126,7 +126,7 @@ def test_a_long_history_is_replaced_by_a_snapshot() -> None:
         node.writer.set("member", 0, f"{turn % 7}", {"n": turn})
         (entry,) = node.flush()
         epochs.add(entry.epoch)
-        live = node.writer._own[MEMBER].live_bytes
+        live = node.writer.own[MEMBER].live_bytes
         assert node.feeds[MEMBER].size <= 2 * (live + ENTRY_OVERHEAD)
     assert 10 < len(epochs) < 200
     assert node.seen(MEMBER) == {f"{turn % 7}": {"n": turn} for turn in range(293, 300)}
@@ -154,7 +154,7 @@ def test_a_full_feed_refuses_facts_until_it_has_space() -> None:
         for number in range(100):
             writer.set("member", 0, f"{number}", {"b": bytes(1000)})
     assert refusal.value.code == "feed-full"
-    held = len(writer._own[MEMBER].facts)
+    held = len(writer.own[MEMBER].facts)
     node.flush()
     assert len(node.seen(MEMBER)) == held
     writer.set("member", 0, "0", None)
@@ -253,7 +253,7 @@ def test_a_restored_old_copy_does_not_fork() -> None:
 
     going_on = Node(copy)
     going_on.writer.set("jobs", 0, "c", {"n": 3})
-    going_on.writer._own[JOBS].epoch = copy[-1].epoch
+    going_on.writer.own[JOBS].epoch = copy[-1].epoch
     (wrong,) = going_on.flush()
     assert wrong.seq == 1
     other = Node(first.entries).feed(JOBS)
@@ -436,7 +436,7 @@ def test_a_writer_that_continues_its_store_uses_numbers_twice() -> None:
     for value in (1, 2):
         node = Node([begun])
         node.writer.set("jobs", 0, "b", {"n": value})
-        node.writer._own[JOBS].epoch = begun.epoch
+        node.writer.own[JOBS].epoch = begun.epoch
         (entry,) = node.flush()
         numbers_given.append((entry.epoch, entry.seq))
     assert len(set(numbers_given)) == 1

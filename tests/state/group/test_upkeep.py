@@ -400,7 +400,7 @@ def test_a_rotation_that_does_not_fit_is_reported_and_changes_nothing(
         await trio.sleep(10)
         head = first.state.replica.head(first.identity.public_key, GROUP)
         monkeypatch.setattr(first.state, "set", narrow)
-        first.upkeep._rotation.ask()
+        first.upkeep.rotation.ask()
         await trio.sleep(60)
         assert first.state.replica.head(first.identity.public_key, GROUP) == head
         assert first.upkeep.trouble is not None

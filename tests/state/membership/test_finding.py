@@ -92,7 +92,7 @@ async def test_each_peer_may_send_one_signature_of_a_member(
 
     for hub in nodes[:2]:
         hub.endpoint.handle("live.find", answer)
-    await nodes[2].directory.probing._check([nodes[3].peer])
+    await nodes[2].directory.probing.check([nodes[3].peer])
     assert len(verified) == 2
 
 
@@ -117,7 +117,7 @@ async def test_no_other_peer_is_asked_after_the_proof(
 ) -> None:
     nodes = await star(net, 2, 4)
     calls = counted(nodes, "live.find", "live.prove")
-    await nodes[2].directory.probing._check([nodes[-1].peer])
+    await nodes[2].directory.probing.check([nodes[-1].peer])
     await trio.sleep(defaults.CHECK_S)
     assert [method for method, *_ in calls] == ["live.find", "live.prove"]
     assert calls.total() == 2

@@ -316,11 +316,11 @@ async def test_a_message_has_a_limited_number_of_records(
 ) -> None:
     victim, liar = start(net, 2)
     await trio.sleep(2)
-    push(victim, liar, *[liar.directory._own.sealed] * defaults.BATCH)
+    push(victim, liar, *[liar.directory.own_record.sealed] * defaults.BATCH)
     await trio.sleep(1)
     link = victim.endpoint.all_links[liar.peer]
     assert link.closed is None
-    push(victim, liar, *[liar.directory._own.sealed] * (defaults.BATCH + 1))
+    push(victim, liar, *[liar.directory.own_record.sealed] * (defaults.BATCH + 1))
     await trio.sleep(1)
     assert link.closed == "bad-record"  # it has dialled again since, and may
 

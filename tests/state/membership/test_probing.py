@@ -429,3 +429,31 @@ async def test_two_batches_may_be_due_at_once(net: FakeNet, autojump_clock: Mock
     await trio.sleep(0.5)
     assert all(batch.done.is_set() and all(batch.peers.values()) for batch in batches)
     assert probing_hub._gathering.take(1e9) is None
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("each", "pause"), [(0.0, defaults.TURN_S), (0.02, 0.12), (1.0, defaults.TURN_MOST_S)]
+)
+async def test_with_more_members_there_are_fewer_rounds(
+    each: float,
+    pause: float,
+    net: FakeNet,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defaults, "TURN_MEMBER_S", each)
+    node = (await star(net, 2, 5))[-1]
+    assert len(node.directory.probing.liveness.watched) == 6
+    rounds, look = [], Liveness.next_checks
+
+    def count(self: Liveness, now: float) -> list[PeerId]:
+        if self is node.directory.probing.liveness:
+            rounds.append(now)
+        return look(self, now)
+
+    monkeypatch.setattr(Liveness, "next_checks", count)
+    for _ in range(1000):
+        node.directory.probing.wake()
+        await trio.sleep(0.01)
+    assert 0.8 * 10 / pause <= len(rounds) <= 10 / pause + 2

@@ -99,7 +99,7 @@ def lacks(node: FakeNode) -> int:
 
 
 def holds_nothing(node: FakeNode) -> bool:
-    return not node.directory._pulls._lacking and not node.directory._pulls.all_tellers
+    return not node.directory.pulls.lacking and not node.directory.pulls.all_tellers
 
 
 @pytest.mark.trio
@@ -272,8 +272,8 @@ async def test_undelivered_offers_of_a_peer_are_bounded(
             names = {PeerId(f"{turn} {number}"): 1 for number in range(200)}
             nursery.start_soon(offer, liar, victim, names)
         await trio.sleep(1)
-        assert len(victim.directory._pulls._lacking[link]) <= defaults.MEMBERS
-        assert len(victim.directory._pulls.all_tellers) <= defaults.MEMBERS + defaults.BATCH
+        assert len(victim.directory.pulls.lacking[link]) <= defaults.MEMBERS
+        assert len(victim.directory.pulls.all_tellers) <= defaults.MEMBERS + defaults.BATCH
         assert len(nursery.child_tasks) == 1  # one of the calls handles all
         nursery.cancel_scope.cancel()
     assert holds_nothing(victim)

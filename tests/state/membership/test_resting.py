@@ -14,4 +14,4 @@ def test_peers_that_do_not_exist_do_not_fill_the_memory() -> None:
         resting.reported(PeerId("eve"))
         resting.changed()
         resting.watchers(PeerId("eve"))
-        assert len(resting._places) <= defaults.PLACES
+        assert len(resting.places) <= defaults.PLACES

@@ -234,7 +234,7 @@ def test_offers_of_one_peer_are_limited() -> None:
 def test_a_choice_is_quick_and_reaches_all_offers() -> None:
     """Offers that cannot be asked for do not hide the offers after them."""
     it, looks = Lacking(), 0
-    lacks = it.wanted._lacks
+    lacks = it.wanted.lacks
 
     def counted(told: Told) -> bool:
         nonlocal looks
@@ -249,7 +249,7 @@ def test_a_choice_is_quick_and_reaches_all_offers() -> None:
         for author in numbers:
             it.wanted.came(author.to_bytes(32), defaults.AUTHOR_RATE * 1_000, 0.0)
     it.wanted.heard(tellers[-1], [*flood], 0.0)
-    it.wanted._lacks = counted
+    it.wanted.lacks = counted
     now, found = 0.0, dict[PeerId, list[tuple[bytes, tuple[str, int]]]]()
     while not found and now < 10:
         looks = 0
@@ -266,7 +266,7 @@ def test_without_capacity_no_offers_are_checked() -> None:
     for number in range(defaults.PULLS_MORE + 1):
         it.wanted.heard(PeerId(f"p{number}"), [head(number)], 0.0)
     it.next(0.0)
-    it.wanted._lacks = lambda told: 1 / 0 > 0
+    it.wanted.lacks = lambda told: 1 / 0 > 0
     assert it.next(0.1) == {}
 
 

@@ -276,7 +276,7 @@ def test_reading_all_claims_at_each_change_is_expensive(monkeypatch: pytest.Monk
         return min(entry.heap, default=None)
 
     monkeypatch.setattr(Claim, "__lt__", less)
-    monkeypatch.setattr(Jobs, "_ahead", ahead)
+    monkeypatch.setattr(Jobs, "ahead", ahead)
     view = Jobs()
     view.changed(*a_job())
     for number in range(200):

@@ -76,7 +76,7 @@ def test_a_forgotten_feed_no_longer_counts() -> None:
     assert (view.get("a"), view.get("b")) == (1, 2)
     view.forgotten(ALICE)
     view.forgotten(BOB)
-    assert (view.get("a"), view.get("b")) == (0, 0) and not view._facts
+    assert (view.get("a"), view.get("b")) == (0, 0) and not view.facts
 
 
 def told(watch: ViewWatch[str, int]) -> list[ViewChange[str, int]]:
@@ -123,10 +123,10 @@ def test_an_abandoned_watch_costs_nothing() -> None:
     view = Sums()
     watch = view.watch()
     view.changed(ALICE, "a", {"n": 1})
-    assert len(view._watches) == 1 and len(watch) == 1
+    assert len(view.watches) == 1 and len(watch) == 1
     del watch
     gc.collect()
-    assert not len(view._watches)
+    assert not len(view.watches)
 
 
 @pytest.mark.trio

@@ -152,16 +152,16 @@ async def test_strangers_are_doubted_and_after_a_lie_not_asked(autojump_clock: o
     for number in range(1000):
         world.connector.refute(GIVER.peer, PeerId(f"g{number}"))
     assert len(world.connector.shy_until) < 1000 and not world.refuted
-    world.connector._engine = TakingEngine()  # type: ignore[assignment]
+    world.connector.engine = TakingEngine()  # type: ignore[assignment]
     assert await world.brought() == (ALL, GIVER.peer), "another gateway may have lied"
     world.connector.refute(GIVER.peer, origin().owner)
-    world.connector._engine = TakingEngine()  # type: ignore[assignment]
+    world.connector.engine = TakingEngine()  # type: ignore[assignment]
     assert await world.brought() == (0, None)
     world.trusted.add(GIVER.peer)
     assert await world.brought() == (ALL, GIVER.peer)
     world.trusted.clear()
     await trio.sleep(CHUNK_SHY + 1)
-    world.connector._engine = TakingEngine()  # type: ignore[assignment]
+    world.connector.engine = TakingEngine()  # type: ignore[assignment]
     assert await world.brought() == (ALL, GIVER.peer)
 
 
@@ -187,7 +187,7 @@ async def test_rates_are_remembered_of_a_limited_number_of_providers(
         world.links[peer] = FakeLink(world.pair.board, peer=peer, rate=1.0)
         world.providers = [KvProvider(peer, 3)]
         await world.brought()
-    assert len(world.connector._rates) == 3
+    assert len(world.connector.rates) == 3
 
 
 async def test_exact_sessions_ask_for_exact_parts(autojump_clock: object) -> None:

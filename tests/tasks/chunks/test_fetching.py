@@ -57,7 +57,7 @@ async def test_a_limited_number_of_parts_is_on_the_way(autojump_clock: object) -
     async def count() -> None:
         nonlocal most
         while True:
-            most = max(most, pair.provider._giving.total())
+            most = max(most, pair.provider.giving.total())
             await trio.sleep(0.01)
 
     async with trio.open_nursery() as nursery:

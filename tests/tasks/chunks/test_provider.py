@@ -118,7 +118,7 @@ async def test_one_peer_gets_a_limited_number_of_parts_at_once(autojump_clock: o
         for _ in range(40):
             nursery.start_soon(one)
     assert codes.count("ok") == PARTS_GIVEN_TO_ONE and codes.count("busy") == 24
-    assert not pair.provider._giving
+    assert not pair.provider.giving
 
 
 async def test_evicted_chunks_are_withdrawn(autojump_clock: object) -> None:
@@ -145,7 +145,7 @@ async def test_chunks_are_published_only_if_somebody_may_want_them(
 ) -> None:
     pair = Pair()
     assert [publish for _, _, publish in pair.board.announced] == [True]
-    pair.store._wanted = lambda root, layers: False
+    pair.store.wanted = lambda root, layers: False
     pair.store.add(origin(), names(2, seed=5))
     assert [publish for _, _, publish in pair.board.announced] == [True, False]
     pair.store.add(origin(), names(2, seed=6)[: 15 * 16])

@@ -60,7 +60,7 @@ def test_matches_equal_those_of_a_search() -> None:
 def test_a_short_text_takes_little_memory_and_a_long_one_is_found_through_growth() -> None:
     index = SuffixIndex()
     index.extend(range(100))
-    assert sum(map(getsizeof, index._latest)) < 16_384
+    assert sum(map(getsizeof, index.latest)) < 16_384
     random = Random(2)
     text = [random.randrange(1000) for _ in range(9000)]
     index = SuffixIndex()
@@ -89,7 +89,7 @@ def test_memory_is_bounded() -> None:
     histories = Histories(most=3)
     for number in range(10):
         histories.of(f"user {number}", "model")
-    assert len(histories._found) == 3
+    assert len(histories.found) == 3
     history = History(1000)
     for _ in range(100):
         history.extend(list(range(450)))

@@ -73,7 +73,7 @@ def test_little_is_remembered_of_a_long_text() -> None:
     inputs = Inputs(10)
     for position in range(10, 5000):
         inputs.feed(position, position)
-    assert len(inputs._tokens) <= KNOWN + 1
+    assert len(inputs.tokens) <= KNOWN + 1
 
 
 def test_whatever_arrives_in_whatever_order_the_text_is_computed_once_in_order() -> None:

@@ -213,7 +213,7 @@ class Driver:
         if shard is not None:
             with pytest.MonkeyPatch.context() as patch:
                 if not measured:
-                    patch.setattr(torchcompute, "_measured_costs", tiny_costs)
+                    patch.setattr(torchcompute, "measured_costs", tiny_costs)
                 assert self.request("load", 0, payload=load_payload(shard))[0] == "ok"
 
     def _emit(self, header: Header, payload: Buffer) -> None:

@@ -370,7 +370,7 @@ def test_an_adapter_counts_as_memory_of_the_gateway_that_uses_it(
         opened = worker.request("open", name * 16, 96, owner, False, b"", 0, None, root)
         assert opened[0] == "ok"
     with torch.inference_mode():
-        worker.core.runner.room._preempt(worker.shard)
+        worker.core.runner.room.preempt(worker.shard)
     assert worker.frames.pop()[0][1] == b"a" * 16, "its blocks and its adapter's are more"
 
 

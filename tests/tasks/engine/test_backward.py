@@ -269,13 +269,13 @@ def test_logits_stand_in_memory_for_some_positions_only(
     monkeypatch.setattr(head, "LOGITS", 1)
     monkeypatch.setattr(head, "LEAST", 2)
     largest = []
-    entropies = head.FrozenHead._entropies
+    entropies = head.FrozenHead.entropies
 
     def watched(self: Any, logits: torch.Tensor, *rest: Any, **more: Any) -> Any:
         largest.append(len(logits))
         return entropies(self, logits, *rest, **more)
 
-    monkeypatch.setattr(head.FrozenHead, "_entropies", watched)
+    monkeypatch.setattr(head.FrozenHead, "entropies", watched)
     got_loss, got = through(made, made.splits(2), terms, values, tokens, targets)
     assert max(largest) == 2 and len(largest) > 20
     assert got_loss == pytest.approx(loss, rel=1e-5) and distance(got, wanted) < 1e-5

@@ -33,7 +33,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernels be as fast as torch."""
-    monkeypatch.setattr(timing, "_ratio", lambda ours, theirs, x: 1.0)
+    monkeypatch.setattr(timing, "time_ratio", lambda ours, theirs, x: 1.0)
 
 
 def test_the_best_kernels_that_the_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_torch_multiplies_what_it_multiplies_faster(monkeypatch: pytest.MonkeyPa
         assert isinstance(ours, NativeLinear) and not isinstance(theirs, NativeLinear)
         return 3.0 if x.dtype == torch.bfloat16 and len(x) > 1 else 1.4
 
-    monkeypatch.setattr(timing, "_ratio", ratio)
+    monkeypatch.setattr(timing, "time_ratio", ratio)
     if torch.cpu._is_amx_tile_supported():
         pytest.skip("torch multiplies bfloat16 here in any case")
     slow = {torch.bfloat16: "torch takes 33% of the time of these kernels"}
@@ -91,7 +91,7 @@ def test_a_kernel_that_is_slow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(timing, "torch_linear", plain)
     monkeypatch.setattr(Kernels, "product", slow)
     times = slower(found, torch.float32)
-    assert times is not None and times > timing._MOST
+    assert times is not None and times > timing.MOST_TIMES
 
 
 def test_other_programs_do_not_make_kernels_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,11 +108,11 @@ def test_other_programs_do_not_make_kernels_slow(monkeypatch: pytest.MonkeyPatch
         return compute
 
     x = torch.ones(1)
-    assert timing._ratio(product(0, 20), product(1, 0), x) == 1.0 and calls == [21, 21]
+    assert timing.time_ratio(product(0, 20), product(1, 0), x) == 1.0 and calls == [21, 21]
     calls[:] = 0, 0
-    assert timing._ratio(product(0, 0), product(1, 0), x) == 1.0 and calls == [5, 5]
+    assert timing.time_ratio(product(0, 0), product(1, 0), x) == 1.0 and calls == [5, 5]
     calls[:] = 0, 0
-    assert timing._ratio(product(0, 999), product(1, 0), x) == 9.0, "these are slow"
+    assert timing.time_ratio(product(0, 999), product(1, 0), x) == 9.0, "these are slow"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_environment_chooses(
     value: str, refused: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    monkeypatch.setattr(timing, "_ratio", lambda ours, theirs, x: 9.0)
+    monkeypatch.setattr(timing, "time_ratio", lambda ours, theirs, x: 9.0)
     chosen = choice.choice()
     assert chosen.refused == refused
     assert (chosen.kernels is None) == (value == "off")

@@ -200,7 +200,7 @@ def test_attention_is_on_the_device(device: ComputeDevice) -> None:
     batch = Attention([piece], 1, device)  # type: ignore[list-item]
     assert batch.end == 20
     assert {batch.positions.device.type, batch.slots.device.type} == {device.torch.type}
-    assert batch._mask(0, 0, 0).device.type == device.torch.type
+    assert batch.mask(0, 0, 0).device.type == device.torch.type
 
 
 def test_only_the_cpu_packs() -> None:

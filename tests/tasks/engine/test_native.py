@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -139,7 +140,7 @@ class Session:
     """One session on a compute."""
 
     def __init__(self, made: TorchCompute, pool: BlockPool, tokens: Sequence[int]) -> None:
-        self.made, self.tokens = made, torch.tensor(tokens)
+        self.made, self.tokens = made, np.asarray(tokens)
         self.table = BlockTable(pool, len(tokens))
         self.table.prepare(0, len(tokens))
 

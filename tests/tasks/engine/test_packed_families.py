@@ -66,7 +66,7 @@ class Loss(NamedTuple):
 def routes() -> Iterator[list[torch.Tensor]]:
     """Record the experts of each row, by layer, in ascending order."""
     found: list[torch.Tensor] = []
-    route = experts.ExpertsPart._route
+    route = experts.ExpertsPart.route
 
     def recording(
         self: experts.ExpertsPart, normed: torch.Tensor
@@ -75,11 +75,11 @@ def routes() -> Iterator[list[torch.Tensor]]:
         found.append(chosen.sort(-1).values[:POSITIONS].clone())
         return chances, chosen
 
-    experts.ExpertsPart._route = recording  # type: ignore[method-assign]
+    experts.ExpertsPart.route = recording  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        experts.ExpertsPart._route = route  # type: ignore[method-assign]
+        experts.ExpertsPart.route = route  # type: ignore[method-assign]
 
 
 def computed(

@@ -36,7 +36,7 @@ def test_the_first_matrix_of_a_region_begins_at_a_large_page() -> None:
 def test_a_region_takes_the_memory_of_what_is_written_and_is_freed_with_its_last_matrix() -> None:
     pages = Pages()
     first, second = pages.take(64 << 20), pages.take(64 << 20)
-    region = weakref.ref(pages._region)
+    region = weakref.ref(pages.region)
     before = resident()
     first.fill_(1)
     assert 60 << 20 < resident() - before < 72 << 20

@@ -565,7 +565,7 @@ def test_networks_are_forgotten_with_their_gateways() -> None:
         share = load.add(f"g{number}", f"g{number}", network=f"192.0.2.{number}/32")
         load.step()
         load.scheduler.leave(share)
-    assert len(load.scheduler._networks) <= ACCOUNTS + 1
+    assert len(load.scheduler.networks) <= ACCOUNTS + 1
 
 
 def test_the_same_tag_of_two_gateways_is_two_users() -> None:
@@ -667,7 +667,7 @@ def test_accounts_of_gateways_are_bounded() -> None:
     scheduler.want(stays, 1, 0, decode=True)
     for number in range(3 * ACCOUNTS):
         scheduler.leave(scheduler.join(f"g{number}", NARROW))
-    assert len(scheduler._gateways) <= ACCOUNTS
+    assert len(scheduler.gateways) <= ACCOUNTS
     assert scheduler.join("stays", NARROW).user is stays.user
 
 

@@ -193,7 +193,7 @@ def test_a_loop_takes_guesses_and_says_the_same(
             replace(event, seconds=0.0, predicted=0.0, session=b"") for event in expected
         ]
         assert worker.steps < steps
-        assert len(worker.core.runner.find(name)._guesses) <= 32
+        assert len(worker.core.runner.find(name).guesses) <= 32
 
 
 def test_malformed_windows_are_refused(workers: Any) -> None:

@@ -165,7 +165,7 @@ async def test_a_cancelled_request_is_not_overdue(
     async def body(_: FakeSwarm) -> None:
         with trio.move_on_after(5):
             await ask(swarm)
-        assert [each.open for each in beliefs._known.values()] == [(), ()]
+        assert [each.open for each in beliefs.known.values()] == [(), ()]
 
     await run(swarm, body)
 

@@ -270,13 +270,13 @@ async def test_the_names_of_a_prompt_are_computed_once_for_all_stages(
 ) -> None:
     """For 128k tokens that takes 40 ms, in which the event loop does nothing else."""
     swarm = FakeSwarm((1, 2, 3, 4, 5, 6))
-    sizes, compute = [], PrefixNames._compute
+    sizes, compute = [], PrefixNames.compute
 
     def counted(self: PrefixNames, root: str, ids: Sequence[int]) -> bytes:
         sizes.append(len(ids))
         return compute(self, root, ids)
 
-    monkeypatch.setattr(PrefixNames, "_compute", counted)
+    monkeypatch.setattr(PrefixNames, "compute", counted)
 
     async def body(_: FakeSwarm) -> None:
         await _generate(swarm, prompt="x" * 50, max_tokens=1)

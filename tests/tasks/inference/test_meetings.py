@@ -50,7 +50,7 @@ async def test_a_gateway_cannot_make_a_stage_dial_without_end(autojump_clock: ob
 
     async def body(_: FakeSwarm) -> None:
         # These peers do not answer, so each order makes the stage dial one.
-        first.courier._connect = swarm_of_dead
+        first.courier.connect = swarm_of_dead
         for number in range(burst):
             found = await refusal(
                 swarm.client, first, "session.open", order(swarm, number, dead(number))

@@ -23,7 +23,7 @@ def test_one_gateway_does_not_fill_the_queue_with_made_up_users() -> None:
     queue = MemoryQueue()
     for user in range(2 * QUEUED_REQUESTS):
         queue.wait(EVE, asked(user), 1, 0.0)
-    assert len(queue._waiting) == QUEUED_OF_ONE
+    assert len(queue.waiting) == QUEUED_OF_ONE
     queue.wait(ALICE, asked(0), 5, 1.0)
     assert queue.ahead(BOB, asked(0), 2.0) == 6
     assert queue.ahead(ALICE, asked(0), 2.0) == 1

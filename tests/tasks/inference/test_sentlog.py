@@ -77,7 +77,7 @@ def test_reading_a_range_does_not_depend_on_the_length_of_the_log() -> None:
     log, _ = _log(10**6)
     for position in range(10_000):
         log.append(1, position, 1, position.to_bytes(2))
-    log._sent = spans = Counting(log._sent)
+    log.sent = spans = Counting(log.sent)
     for start in range(0, 10_000, 100):
         assert log.rows(start, start + 3) == b"".join(
             n.to_bytes(2) for n in range(start, start + 3)

@@ -1230,7 +1230,7 @@ async def test_memory_is_reserved_only_for_requests_that_are_repeated(
             user = number.to_bytes(4)
             assert await asking.open(second, 500 + number, CONTEXT, user=user) == "no-memory"
         queue = asking.stage.stage.table.shards[0].queue
-        assert len(queue._waiting) <= QUEUED_REQUESTS
+        assert len(queue.waiting) <= QUEUED_REQUESTS
 
     await _run(asking.swarm, body)
 

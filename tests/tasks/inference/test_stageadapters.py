@@ -29,7 +29,7 @@ def test_proven_gateways_together_leave_places_for_sessions_without_adapters() -
         assert taken == ADAPTER_WAITS < SESSIONS_PER_STAGE / 2
         stack.enter_context(waits.place(peer_of(1)))
     with waits.place(peer_of(100)):
-        assert waits._waiting.total() == 1
+        assert waits.waiting.total() == 1
 
 
 def test_a_place_is_free_again_after_a_failure() -> None:
@@ -37,11 +37,11 @@ def test_a_place_is_free_again_after_a_failure() -> None:
     for _ in range(100):
         with pytest.raises(KeyError), waits.place(peer_of(2)):
             raise KeyError
-    assert not waits._waiting
+    assert not waits.waiting
 
 
 def test_the_gateways_that_are_remembered_are_bounded() -> None:
     waits = AdapterWaits(peer_of(1))
     for number in range(ADAPTERS_PROVEN + 50):
         waits.loaded(peer_of(number % 250 + 1) + str(number))  # type: ignore[arg-type]
-    assert len(waits._proven) == ADAPTERS_PROVEN
+    assert len(waits.proven) == ADAPTERS_PROVEN

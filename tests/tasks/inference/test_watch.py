@@ -112,9 +112,9 @@ def test_stages_that_answered_before_the_deadline_are_asked_again_at_it() -> Non
     clock, run = Clock(), a_run()
     watch = Watch(cast(Host, clock), cast(Courier, None), run)
     assert watch.pause() == pytest.approx(0.5)
-    watch._asked = clock.at = 1.55
+    watch.asked = clock.at = 1.55
     assert clock.at + watch.pause() == pytest.approx(2.01, abs=0.01)
-    watch._asked = clock.at = 2.05
+    watch.asked = clock.at = 2.05
     assert watch.pause() == pytest.approx(1.0), "and then each second"
 
 

@@ -28,9 +28,10 @@ class FakeHost:
 
     def __init__(self) -> None:
         self._drawn = 0
+        self.computed = 0.0  # seconds for which code has kept the event loop
 
     def now(self) -> float:
-        return trio.current_time()
+        return trio.current_time() + self.computed
 
     def wall(self) -> float:
         return 1e9 + trio.current_time()

@@ -181,7 +181,7 @@ def test_memory_is_bounded() -> None:
         user = PeerId(f"{number:052d}")
         queue.came(user, "job", 1.0)
         queue.begin(user, 1.0)
-    assert len(queue._users) <= defaults.USERS + 1
+    assert len(queue.users) <= defaults.USERS + 1
     for number in range(2 * defaults.TAGS):
         queue.came(USERS[0], str(number), 1.0)
-    assert len(queue._users[USERS[0]].tags) <= defaults.TAGS
+    assert len(queue.users[USERS[0]].tags) <= defaults.TAGS

@@ -406,7 +406,7 @@ async def test_a_piece_ends_when_its_output_is_too_large(
     node = Node()
     monkeypatch.setattr(defaults, "RESULT_BYTES", 300)
     assert (await node.run(many(64))).error == "too-large"
-    assert len(node.gateway.requests) < 64 and not node.shop.outputs._pieces
+    assert len(node.gateway.requests) < 64 and not node.shop.outputs.pieces
 
 
 async def test_outputs_of_pieces_that_were_given_up_are_bounded(
@@ -417,7 +417,7 @@ async def test_outputs_of_pieces_that_were_given_up_are_bounded(
     for number in range(20):
         with trio.move_on_after(1.0 + 16 * defaults.OPENING_TIME):  # half of the rows are done
             await node.run(replace(many(32), id=f"{number:064x}"))
-    pieces = node.shop.outputs._pieces
+    pieces = node.shop.outputs.pieces
     assert pieces is not None
     kept = [len(line) for piece in pieces.values() for line in (piece.lines or {}).values()]
     assert 0 < sum(kept) <= 3000

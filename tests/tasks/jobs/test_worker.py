@@ -91,13 +91,14 @@ class Desk:
         self.waited_for = 0
         self.ready = True
         self.looks = 0  # for jobs
+        self.host, self.look_s = FakeHost(), 0.0
         self.out: set[PeerId] = set()
         self.troubles: list[str | None] = []
         self.runner.claimed = lambda job: self.state.views.jobs.claim_by(ME, job)
         self.boot()
 
     def boot(self) -> None:
-        host = cast(Host, FakeHost())
+        host = cast(Host, self.host)
         crew = Crew(self.state.views.members, ["sum"], live=lambda: self.live, now=host.now)
         self.worker = Worker(
             JobNode(host, self.state.state, ME, self.guard),
@@ -114,6 +115,7 @@ class Desk:
 
     def _look(self) -> bool:
         self.looks += 1
+        self.host.computed += self.look_s
         return self.ready
 
     async def _replicate(self, job: str, blob: str, size: int) -> bool:
@@ -178,6 +180,18 @@ async def test_many_new_jobs_have_a_node_search_a_few_times(autojump_clock: obje
             made.state.submit(number)
             await trio.sleep(0.002)
         assert made.looks <= 22
+
+
+async def test_a_search_that_takes_long_is_not_repeated_for_each_new_job(
+    autojump_clock: object,
+) -> None:
+    async with desk() as made:
+        made.out = {AUTHOR}
+        made.looks, made.look_s = 0, 0.1
+        for number in range(500):
+            made.state.submit(number)
+            await trio.sleep(0.02)
+        assert made.looks * made.look_s < 0.15 * 10, "most of the time is for other tasks"
 
 
 async def test_one_at_a_time_and_each_once(autojump_clock: object) -> None:

@@ -72,7 +72,7 @@ async def test_a_job_that_triggers_a_bug_is_left_alone(
     ("owner", "name"),
     [
         (Worker, "_offers"),
-        (Worker, "_begin_some"),
+        (Worker, "begin_some"),
         (OwnClaims, "weigh"),
         (Crew, "look"),
         (Crew, "changed"),

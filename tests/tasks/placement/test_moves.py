@@ -104,7 +104,7 @@ def test_facts_that_change_all_the_time_cost_one_look_in_a_while() -> None:
     looks = 0
     for second in range(120):
         more = Place(PeerId("z"), 2 * 10**8 + second, (0, 1), Rank.HOLDS)
-        before = node._speed._looked_at
+        before = node.speed.looked_at
         node.look(second, SIZES, [*places(), more], known)
-        looks += node._speed._looked_at != before
+        looks += node.speed.looked_at != before
     assert looks <= 120 / FASTER_LOOK + 1

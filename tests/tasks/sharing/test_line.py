@@ -98,7 +98,7 @@ def test_who_gives_up_costs_nothing_and_the_used_time_is_bounded() -> None:
     line.leave(first, 5.0)
     for number in range(300):
         line.leave(join(line, f"p{number}"), 1.0)
-    assert len(line._spent) <= defaults.SPENT_PEERS
+    assert len(line.spent) <= defaults.SPENT_PEERS
 
 
 def test_used_time_is_kept_for_few_peers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,4 +106,4 @@ def test_used_time_is_kept_for_few_peers(monkeypatch: pytest.MonkeyPatch) -> Non
     line = EngineLine(1)
     for number in range(9):
         line.leave(join(line, f"p{number}"), 1.0)
-    assert len(line._spent) == 3
+    assert len(line.spent) == 3

@@ -11,7 +11,7 @@ from shoal.transport import defaults
 from shoal.transport.dial.accepting import Acceptor
 from shoal.transport.host.real import RealHost
 from shoal.transport.lane import frame as wire
-from shoal.transport.libp2p.accepting import MULTISTREAM_BYTE
+from shoal.transport.libp2p.responder import MULTISTREAM_BYTE
 from shoal.transport.limits import Limits
 from tests.transport.fleet import (
     LOOPBACK,

@@ -2,7 +2,7 @@
 
 from OpenSSL._util import ffi
 
-from shoal.transport.host.blank import blank
+from shoal.transport.host.allocator import blank
 
 
 def test_blank_memory_has_its_size_and_begins_at_a_page() -> None:

@@ -20,7 +20,7 @@ import trio
 
 from shoal.transport.errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from shoal.transport.host import realfiles
-from shoal.transport.host.blank import blank
+from shoal.transport.host.allocator import blank
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import FolderEntry
 
@@ -436,6 +436,27 @@ def test_settled_files_are_synced_before_their_move_and_their_folder_after_it(
     FILES.settle(moves)
     assert {*synced[:3]} == {(staged, 0) for staged, _ in moves}
     assert synced[3:] == [(tmp_path, 3)]
+
+
+def test_the_folders_of_settled_files_are_synced_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What says that other files are there is moved after them, into another folder."""
+    folders, synced = [tmp_path / "chunks", tmp_path / "markers"], list[Path]()
+    moves = [(folder / ".new", folder / "name") for folder in folders]
+    for staged, _ in moves:
+        FILES.make_folder(staged.parent)
+        FILES.stage(staged, b"")
+
+    def sync(paths: Iterable[Path]) -> None:
+        for path in paths:
+            if path == folders[0]:
+                time.sleep(0.05)  # the disk is slow with the first one
+            synced.append(path)
+
+    monkeypatch.setattr(realfiles, "_sync", sync)
+    FILES.settle(moves)
+    assert synced[2:] == folders
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 2**20, 2**20 + 5])

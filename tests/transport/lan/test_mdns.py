@@ -266,5 +266,5 @@ async def test_cancelled_at_any_moment_it_leaves_nothing_open(world: World) -> N
             a.scope.cancel()
             await trio.sleep(0.1)
             assert b.lan.places(a.peer) == []
-            assert a.lan._served == {} and a.lan._responders == {}
+            assert a.lan.served == {} and a.lan.responders == {}
         nursery.cancel_scope.cancel()

@@ -139,7 +139,7 @@ def test_a_ping_has_one_round_trip_if_the_peer_is_known_to_answer() -> None:
     assert made.is_outrun(other)
     made.hint(0.9)
     assert not made.is_doubtful(0.95) and made.is_doubtful(1.05)
-    made.ponged(made._ping_mark + 1, 1.1)
+    made.ponged(made.ping_mark + 1, 1.1)
     made.heard = 1.1
     assert not made.is_outrun(other) and not made.is_doubtful(5.0)
     made.tick(2.0)

@@ -9,7 +9,7 @@ import trio.testing
 from shoal.transport.defaults import ALARM_S
 from shoal.transport.errors import CallRefused
 from shoal.transport.host.real import RealHost
-from shoal.transport.link.alarm import Alarm
+from shoal.transport.link.callers import Alarm
 from tests.transport.fleet import clock, make_node, running, until
 
 pytestmark = pytest.mark.trio

@@ -97,4 +97,4 @@ async def test_cancelling_a_call_anywhere_leaves_the_link_usable() -> None:
             with trio.move_on_after(delay):
                 await link.call("slow", {"n": 0}, bytes(300_000), timeout=5)
         assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
-        assert not link._callers.waiting
+        assert not link.callers.waiting

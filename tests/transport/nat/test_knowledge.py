@@ -21,7 +21,7 @@ from shoal.transport.nat.reach.reachability import (
     Reachability,
     UdpKind,
 )
-from shoal.transport.nat.sources import AddressSources
+from shoal.transport.nat.whereabouts import AddressSources
 from shoal.transport.relay import service
 from shoal.transport.relay.vouch import Vouched, seen_at
 from shoal.transport.strategies.dialer import Strategies

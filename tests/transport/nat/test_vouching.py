@@ -58,7 +58,7 @@ async def test_a_peer_says_nothing_about_peers_it_is_not_linked_to(world: World)
 async def test_questions_are_limited(world: World, bounded: bool) -> None:
     a, b, c = await linked(world)
     if not bounded:
-        c.dialer.vouching._asked_by = Rates(Rate(1000, 1.0))
+        c.dialer.vouching.asked_by = Rates(Rate(1000, 1.0))
     found = [await where(a, c, b.peer) for _ in range(defaults.WHERE[0] + 4)]
     assert ("too-often" in found) is bounded
     assert "too-often" not in found[: defaults.WHERE[0]]

@@ -34,7 +34,7 @@ async def found(node: TransportNode, change: Reachability) -> None:
     """Set the result of the next measurement."""
 
     async def publish() -> None:
-        node.dialer.reach._publish(change)
+        node.dialer.reach.publish(change)
         await trio.sleep(0.1)
 
     await node.within(publish)

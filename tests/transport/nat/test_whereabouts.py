@@ -10,8 +10,7 @@ from shoal.transport.host.seam import Interface
 from shoal.transport.identity import Identity
 from shoal.transport.nat.portmap.mapping import PortMapping
 from shoal.transport.nat.reach.reachability import DialBackResult, Dialled, Ipv6, Reachability
-from shoal.transport.nat.sources import AddressSources
-from shoal.transport.nat.whereabouts import Whereabouts
+from shoal.transport.nat.whereabouts import AddressSources, Whereabouts
 
 ME, PEER, RELAY = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
 ANYWHERE = [("0.0.0.0", 4001), ("::", 4001)]

@@ -160,7 +160,7 @@ def test_nothing_is_kept_of_packets_that_are_gone() -> None:
     left = [packet for _, packet in path._flight]
     path.control.on_packets_expired(packets=left)
     assert path.control.bytes_in_flight == 0
-    assert not path.control._marks
+    assert not path.control.marks
 
 
 def test_the_window_has_an_end() -> None:

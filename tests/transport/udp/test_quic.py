@@ -86,7 +86,7 @@ async def _unread(world: World, limits: UdpLimits) -> int:
         a.host.start_soon(a.nursery, write, near, bytes(10_000_000))
         await trio.sleep(2)
         assert far.connection.fault is None
-        return len(far._arrived)
+        return len(far.arrived)
 
 
 async def test_it_goes_on_when_the_reader_comes_back(world: World) -> None:

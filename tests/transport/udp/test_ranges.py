@@ -5,7 +5,7 @@ import random
 import pytest
 from aioquic.quic.rangeset import RangeSet
 
-from shoal.transport.udp.ranges import Ranges
+from shoal.transport.udp.connection import Ranges
 
 
 @pytest.mark.parametrize("seed", range(20))

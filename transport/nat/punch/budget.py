@@ -16,13 +16,13 @@ class PunchBudget:
     def __init__(self, limits: PunchLimits) -> None:
         self.refused = 0  # datagrams and SYNs that the budget did not allow, a count
         window_s, accounts = limits.window_s, limits.targets
-        self._datagrams = TargetBudget(limits.target_datagrams, window_s, accounts)
+        self.datagrams = TargetBudget(limits.target_datagrams, window_s, accounts)
         self._syns = TargetBudget(limits.target_syns, window_s, accounts)
         self._unseen = Rates(Rate(*limits.unseen), Rate(*limits.unseen_total))
 
     def datagram(self, ip: str, now: float) -> bool:
         """Count one datagram to an IP address, or return False if it must not be sent."""
-        return self._counted(self._datagrams.take(ip, now))
+        return self._counted(self.datagrams.take(ip, now))
 
     def unseen(self, ip: str, now: float) -> bool:
         """Count one datagram to an IP address, or return False if it must not be sent.
@@ -38,7 +38,7 @@ class PunchBudget:
 
     def datagrams_left(self, ip: str, now: float) -> int:
         """Return the number of datagrams that may be sent to an IP address now."""
-        return self._datagrams.left(ip, now)
+        return self.datagrams.left(ip, now)
 
     def _counted(self, allowed: bool) -> bool:
         """Count a refusal if `allowed` is False. Returns `allowed`."""

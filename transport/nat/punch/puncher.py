@@ -70,7 +70,7 @@ class Puncher:
         self._look = look or _no_look
         self.tools = tools
         """What its attempts use."""
-        self._observing = Observing(tools, tools.udp) if tools.udp is not None else None
+        self.observing = Observing(tools, tools.udp) if tools.udp is not None else None
         self._attempts: dict[PeerId, PunchAttempt] = {}  # attempts in which the peer takes part
         self._offered: dict[PeerId, PunchAttempt] = {}  # attempts whose first offer is unanswered
         self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun
@@ -194,7 +194,7 @@ class Puncher:
         own = self._knowledge.own(attempt.peer)
         look = number > 1 or is_stale(own, self._host.now(), self.limits)
         comb = number > 1 and attempt.plan is PredictionPlan.CHECKS
-        mine = await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
+        mine = await prepare(own, self.observing, attempt.sockets, look=look, comb=comb)
         if not attempt.may_need_search(mine.nat):
             return mine
         if not attempt.reserve_search():
@@ -336,7 +336,7 @@ class Puncher:
         if message is None:
             return False
         key: Socket = socket if socket in self.tools.extra else None
-        if self._observing is not None and self._observing.receive(message, source, key):
+        if self.observing is not None and self.observing.receive(message, source, key):
             return True
         return any(each.receive(message, data, source, key) for each in self._all())
 

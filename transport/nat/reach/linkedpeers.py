@@ -54,7 +54,7 @@ class LinkedPeers:
         self._guard = guard
         self._endpoint = endpoint
         self._seen_at = seen_at
-        self._offers: dict[PeerId, tuple[ObserverOffer, float]] = {}
+        self.offers: dict[PeerId, tuple[ObserverOffer, float]] = {}
 
     def seen_at(self, peer: PeerId) -> Sequence[str]:
         """Return the IP addresses at which this node itself sees a peer, the main one first."""
@@ -80,9 +80,9 @@ class LinkedPeers:
     def known(self) -> list[LinkedPeer]:
         """Return the linked peers with a cached offer that this node sees at an IP address."""
         return [
-            LinkedPeer(peer, seen[0], self._offers[peer][0], tuple(seen[1:]))
+            LinkedPeer(peer, seen[0], self.offers[peer][0], tuple(seen[1:]))
             for link in self._endpoint.links()
-            if (peer := link.peer) in self._offers and (seen := self.seen_at(peer))
+            if (peer := link.peer) in self.offers and (seen := self.seen_at(peer))
         ]
 
     async def ask(self) -> list[LinkedPeer]:
@@ -91,7 +91,7 @@ class LinkedPeers:
         Offers of peers that are no longer linked are removed from the cache.
         """
         places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
-        self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
+        self.offers = {peer: kept for peer, kept in self.offers.items() if peer in places}
         seen = [
             LinkedPeer(peer, ips[0], ObserverOffer()) for peer, (_, ips) in places.items() if ips
         ]
@@ -104,10 +104,10 @@ class LinkedPeers:
     async def _ask(self, link: PeerLink) -> None:
         """Query one peer, and cache its offer. A peer that fails to reply keeps its old offer."""
         now = self._host.now()
-        if link.peer in self._offers and self._offers[link.peer][1] > now:
+        if link.peer in self.offers and self.offers[link.peer][1] > now:
             return
         try:
             reply = await link.call("reach.observe", timeout=defaults.ASK_S)
         except (CallRefused, LinkClosed):
             return
-        self._offers[link.peer] = parse_offer(reply.header), now + defaults.OFFER_S
+        self.offers[link.peer] = parse_offer(reply.header), now + defaults.OFFER_S

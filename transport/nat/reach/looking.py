@@ -26,14 +26,14 @@ class Looker:
     def __init__(self, host: Host, udp: StunPort) -> None:
         self._host = host
         self._udp = udp
-        self._open: dict[bytes, _Look] = {}
+        self.open_looks: dict[bytes, _Look] = {}
 
     def on_answer(self, message: StunMessage, source: Place) -> bool:
         """Process a Binding response that arrived at the port.
 
         Returns whether it replies to an open request, and comes from the address that was asked.
         """
-        look = self._open.get(message.transaction)
+        look = self.open_looks.get(message.transaction)
         if look is None or not self._is_from(look, source):
             return False
         look.seen = message.mapped
@@ -57,7 +57,7 @@ class Looker:
 
     async def _ask(self, look: "_Look") -> None:
         transaction = self._host.entropy(stun.TRANSACTION_BYTES)
-        self._open[transaction] = look
+        self.open_looks[transaction] = look
         try:
             for wait in defaults.RETRY_S:
                 self._udp.send(stun.request(transaction), look.to)
@@ -65,7 +65,7 @@ class Looker:
                     await look.answered.wait()
                     return
         finally:
-            del self._open[transaction]
+            del self.open_looks[transaction]
 
 
 class _Look:

@@ -300,10 +300,10 @@ class Reach:
             tcp_preserves=self._views.preserves(now),
             tcp_place=self._views.place(ports.tcp, now),
         )
-        self._publish(found)
-        self._publish(await measurement.complete(found, known))
+        self.publish(found)
+        self.publish(await measurement.complete(found, known))
 
-    def _publish(self, found: Reachability) -> None:
+    def publish(self, found: Reachability) -> None:
         self.reachability = replace(found, measured_at=self._host.now())
         self.version += 1
         self._changed.unpark_all()

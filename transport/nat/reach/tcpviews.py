@@ -31,7 +31,7 @@ class TcpViews:
     addresses."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, _SeenConnection] = OrderedDict()
+        self.seen: OrderedDict[str, _SeenConnection] = OrderedDict()
 
     def add(self, observer: PeerId, ip: str, place: Place, port: int, now: float) -> None:
         """Record that `observer`, whose IP address is `ip`, saw our connection come from `place`.
@@ -41,14 +41,14 @@ class TcpViews:
         """
         if ":" in ip or ":" in place[0] or not is_public(ip) or not 0 < place[1] < 65536:
             return
-        self._seen.pop(ip, None)
-        self._seen[ip] = _SeenConnection(observer, place, port, now)
-        if len(self._seen) > defaults.TCP_VIEWS:
-            self._seen.popitem(last=False)
+        self.seen.pop(ip, None)
+        self.seen[ip] = _SeenConnection(observer, place, port, now)
+        if len(self.seen) > defaults.TCP_VIEWS:
+            self.seen.popitem(last=False)
 
     def clear(self) -> None:
         """Forget all views. Call this when the route to the internet has changed."""
-        self._seen.clear()
+        self.seen.clear()
 
     def mapping(self, port: int, own: Collection[str], now: float) -> Behaviour:
         """Return the kind of the NAT's mapping, judged by views of connections from local `port`.
@@ -75,4 +75,4 @@ class TcpViews:
     def _fresh(self, now: float) -> list[tuple[str, _SeenConnection]]:
         """Return (observer's IP address, view) of all views of the last `TCP_VIEW_S` seconds."""
         end = now - defaults.TCP_VIEW_S
-        return [(ip, seen) for ip, seen in self._seen.items() if seen.at >= end]
+        return [(ip, seen) for ip, seen in self.seen.items() if seen.at >= end]

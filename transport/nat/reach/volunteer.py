@@ -130,7 +130,7 @@ class Responder:
         else:
             success = StunMessage(MessageClass.SUCCESS, message.transaction, mapped=source)
             answer = stun.encode(success)
-        if _is_larger(answer, data):
+        if is_larger(answer, data):
             self.refused += 1
             return None
         self.answered += 1
@@ -144,5 +144,5 @@ class Responder:
         return len(data) >= defaults.SMALLEST_ANSWER_BYTES and source[1] > 0
 
 
-def _is_larger(answer: bytes, request: bytes) -> bool:
+def is_larger(answer: bytes, request: bytes) -> bool:
     return len(answer) > len(request)

@@ -54,7 +54,7 @@ class FrozenHead:
         for first in range(0, len(places), self.positions):
             part = slice(first, min(first + self.positions, len(places)))
             logits = yield from product(self._matrix, normed[part], pace)
-            losses += yield from self._entropies(logits, wanted[part], pace, back=back)
+            losses += yield from self.entropies(logits, wanted[part], pace, back=back)
             if back:
                 by_normed[part] = yield from reverse(self._matrix, logits, pace)
         # Summed at once: the bits of a sum of parts would depend on the pace.
@@ -65,7 +65,7 @@ class FrozenHead:
         found[places] = self._norm.reverse(some, by_normed)
         return total, found
 
-    def _entropies(
+    def entropies(
         self, logits: torch.Tensor, targets: torch.Tensor, pace: PassSpeed, *, back: bool
     ) -> Work[list[torch.Tensor]]:
         """Compute the cross-entropies, and if `back` replace the logits by the derivatives of their

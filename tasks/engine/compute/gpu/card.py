@@ -8,14 +8,14 @@ Rows with an adapter are computed by the code of torch (`torchcompute.py`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 
 from ...clock import clock
 from ...families import Architecture
-from ...interface import EXACTNESS_BYTES, LoadShard, Parts, Span
+from ...interface import EXACTNESS_BYTES, LoadShard, Parts
 from ...kv.blocks import BLOCK, BlockPool, BlockTable
 from ...scheduling.costs import StepCosts
 from ...shard import Piece, Stop
@@ -103,19 +103,6 @@ class CardCompute(TorchCompute):
     def allocate(self, blocks: int, states: int) -> None:
         self._graphs.clear()  # they contain the addresses of the old memory
         super().allocate(blocks, states)
-
-    def source(self, span: Span) -> Any:
-        # Token ids stay here until a step takes them, with those of all other sessions.
-        return super().source(span) if span.tokens is None else np.asarray(span.tokens)
-
-    def fed_back(self, *tokens: int) -> Any:
-        return np.asarray(tokens)
-
-    def _inputs(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        """Return the input rows of pieces, which are all token ids or all hidden states."""
-        if isinstance(pieces[0].source, np.ndarray):
-            return self.embed(self.device.upload(torch.from_numpy(_tokens(pieces))))
-        return self.hidden_rows(pieces)
 
     @staticmethod
     def hidden_rows(pieces: Sequence[Piece]) -> torch.Tensor:
@@ -276,12 +263,6 @@ def _captured(step: Callable[[], torch.Tensor], where: torch.device) -> Callable
         return out
 
     return replay
-
-
-def _tokens(pieces: Sequence[Piece]) -> Any:
-    """Return the token ids of pieces, as int64."""
-    parts = [each.source[each.first : each.first + each.count] for each in pieces]
-    return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
 
 
 def _weight(norm: Norm | None) -> torch.Tensor | None:

@@ -7,7 +7,7 @@ Imports nothing of `compute/`: the products need `check.py`, which needs these, 
 import ctypes
 from array import array
 from collections.abc import Sequence
-from ctypes import POINTER, c_int32
+from ctypes import c_int32
 
 from .library import LayerPointers, ModelShape, PieceRows, StepRows
 
@@ -29,17 +29,16 @@ def shape_of(
 
 def pieces_of(model: ModelShape, pieces: Sequence[RowsOfBlocks]) -> tuple[StepRows, object]:
     """Return a step without rows, and what must live as long as it."""
-    rows = (PieceRows * len(pieces))()
     blocks = array("i")
-    starts, row = [], 0
-    for index, (those, count, position, decode) in enumerate(pieces):
+    starts = list[int]()
+    for those, *_ in pieces:
         starts.append(len(blocks))
         blocks.extend(those)
-        rows[index] = PieceRows(row, count, position, decode, None)
-        row += count
     memory = (c_int32 * len(blocks)).from_buffer(blocks)
-    base = ctypes.addressof(memory)
-    for index, start in enumerate(starts):
-        rows[index].blocks = ctypes.cast(base + 4 * start, POINTER(c_int32))
+    base, row = ctypes.addressof(memory), 0
+    rows = (PieceRows * len(pieces))()
+    for index, (_, count, position, decode) in enumerate(pieces):
+        rows[index] = PieceRows(row, count, position, decode, base + 4 * starts[index])
+        row += count
     step = StepRows(ctypes.pointer(model), row, len(pieces), None, None, None, rows)
     return step, (memory, rows)

@@ -6,7 +6,7 @@ only. `choice.py` chooses the set of instructions.
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +60,7 @@ class ModelShape(ctypes.Structure):
 class PieceRows(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("row", "count", "position", "decode")),
-        ("blocks", POINTER(c_int32)),
+        ("blocks", c_void_p),
     )
 
 

@@ -23,7 +23,7 @@ class Pages:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._region = mmap.mmap(-1, mmap.PAGESIZE)
+        self.region = mmap.mmap(-1, mmap.PAGESIZE)
         self._next = self._end = 0
 
     def take(self, size: int) -> torch.Tensor:
@@ -34,16 +34,16 @@ class Pages:
         with self._lock:
             if size > self._end - self._next:
                 self._begin(max(size, _REGION))
-            taken = torch.frombuffer(self._region, dtype=torch.uint8, count=size, offset=self._next)
+            taken = torch.frombuffer(self.region, dtype=torch.uint8, count=size, offset=self._next)
             self._next += -(-size // _ALIGNED) * _ALIGNED
         return taken
 
     def _begin(self, size: int) -> None:
         """Reserve addresses. Pages exist once something is written."""
-        self._region = mmap.mmap(-1, size + _LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.region = mmap.mmap(-1, size + _LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):  # a kernel without large pages
-            self._region.madvise(mmap.MADV_HUGEPAGE)
-        address = torch.frombuffer(self._region, dtype=torch.uint8).data_ptr()
+            self.region.madvise(mmap.MADV_HUGEPAGE)
+        address = torch.frombuffer(self.region, dtype=torch.uint8).data_ptr()
         self._next = -address % _LARGE
         self._end = self._next + size
 

@@ -94,7 +94,7 @@ def test_padding_never_exceeds_the_bound() -> None:
 
 
 def test_a_message_without_an_end_is_refused() -> None:
-    key = envelopes._derived(b"k", SEED, PLACE)
+    key = envelopes.derived(b"k", SEED, PLACE)
     bare = ChaCha20Poly1305(key).encrypt(bytes(12), bytes(64), PLACE)
     with pytest.raises(Unopened):
         open_under(b"k", SEED + bare, PLACE)

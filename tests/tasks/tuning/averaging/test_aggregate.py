@@ -117,8 +117,8 @@ def test_the_lower_median_ignores_a_large_half() -> None:
 def test_the_quick_way_leaves_out_the_same_as_the_order_of_all(count: int) -> None:
     """With many equal values, of which it depends on their place which are left out."""
     rows = np.random.default_rng(count).integers(-2, 3, (count, 5000)).astype(np.float32)
-    quick = aggregation._outermost(rows)
-    np.testing.assert_array_equal(quick, aggregation._outer(rows, 1))
+    quick = aggregation.outermost(rows)
+    np.testing.assert_array_equal(quick, aggregation.outer(rows, 1))
     assert (quick.sum(axis=0) == 2).all()
 
 

@@ -167,9 +167,9 @@ def spoiled(change: Callable[[np.ndarray], None]) -> bytes:
     """An update of 5,000 values whose 14-bit codes were changed."""
     data = encode(SPARSE, drawn(5000))
     entries = sparse.kept(5000, 82)[1]
-    codes = sparse._unpack(memoryview(data)[HEAD + 16 :], entries)
+    codes = sparse.unpack_codes(memoryview(data)[HEAD + 16 :], entries)
     change(codes)
-    return data[: HEAD + 16] + sparse._pack(codes)
+    return data[: HEAD + 16] + sparse.pack_codes(codes)
 
 
 def test_indices_ascend_and_lie_in_their_chunk() -> None:

@@ -39,5 +39,5 @@ def test_few_pieces_wait_whichever_sizes_they_have() -> None:
     last = address(held[-1])
     while held:
         held.pop(0)
-    assert len(memory._spare) == SPARE
-    assert address(memory.octets(149)) == last and len(memory._spare) == SPARE - 1
+    assert len(memory.spare) == SPARE
+    assert address(memory.octets(149)) == last and len(memory.spare) == SPARE - 1

@@ -224,6 +224,6 @@ def test_only_memory_of_the_usual_size_waits_to_be_used_again() -> None:
             del got
             one.parcels.keep(RUN, {held})
             gc.collect()
-            assert len(one.parcels._memory[RUN]._spare) == waiting
+            assert len(one.parcels._memory[RUN].spare) == waiting
 
     run(body)

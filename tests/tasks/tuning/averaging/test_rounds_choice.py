@@ -76,7 +76,7 @@ def test_a_round_does_not_wait_for_a_peer_that_left_but_counts_it_in_a_majority(
     rounds.poll(1.0)
     assert len(rounds.roster(genesis(TERMS.id))) == 3
     rounds.here(other)  # it is back, and waited for
-    assert other in rounds.roster(genesis(TERMS.id)) and other not in rounds._left
+    assert other in rounds.roster(genesis(TERMS.id)) and other not in rounds.departed
 
 
 def test_a_peer_goes_on_with_its_side_of_a_fork_while_nobody_delivers_the_other() -> None:

@@ -148,4 +148,4 @@ def test_what_is_remembered_is_bounded() -> None:
     node.run(1)
     for number in range(2 * defaults.LACKING):
         node.places.has_one(Job(str(number), PeerId(f"peer{number}"), "finetune"))
-    assert len(node.places._lacking) == defaults.LACKING
+    assert len(node.places.lacking) == defaults.LACKING

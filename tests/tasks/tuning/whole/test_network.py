@@ -10,8 +10,7 @@ import torch
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.tuning.whole import network
-from shoal.tasks.tuning.whole.network import WholeNetwork
-from shoal.tasks.tuning.whole.requests import answer
+from shoal.tasks.tuning.whole.network import WholeNetwork, answer
 from tests.tasks.engine.conftest import Checkpoint, make_checkpoint
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [

@@ -94,7 +94,7 @@ async def test_the_process_computes_what_the_network_does_and_is_replaced(tmp_pa
         for name, each in found.tensors.items():
             assert isinstance(name, WeightName)
             np.testing.assert_array_equal(each, net.gradient(name.role).numpy())
-        child = subject.process._child
+        child = subject.process.child
         assert child is not None
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(SessionError, match="process that trains the model failed") as crashed:
@@ -118,7 +118,7 @@ async def test_a_cancelled_request_leaves_no_process(tmp_path: Path) -> None:
     async with world.subject() as subject:
         weights = await subject.first()
         await subject.loss(batch(), weights)
-        child = subject.process._child
+        child = subject.process.child
         with trio.CancelScope() as scope:
             scope.cancel()
             await subject.loss(batch(), weights)
@@ -208,7 +208,7 @@ async def test_a_frozen_process_is_ended_and_replaced(
     async with world.subject() as subject:
         weights = await subject.first()
         loss = await subject.loss(batch(), weights)
-        child = subject.process._child
+        child = subject.process.child
         assert child is not None
         if what == "silent":  # as if the system did not say that it is stopped
             monkeypatch.setattr(type(child), "is_stopped", lambda self: False)

@@ -67,10 +67,10 @@ def test_memory_is_bounded_and_active_targets_are_never_forgotten() -> None:
     assert all(budget.datagram("11.0.0.1", 0.0) for _ in range(1500))
     for n in range(3000):  # an attacker's way to have it forgotten
         budget.datagram(f"12.{n >> 8}.{n & 255}.1", 1.0)
-    assert len(budget._datagrams) == LIMITS.targets
+    assert len(budget.datagrams) == LIMITS.targets
     assert not budget.datagram("11.0.0.1", 2.0)
     assert budget.datagram("13.0.0.1", 700.0), "and old targets are forgotten after a window"
-    assert len(budget._datagrams) == 2  # the address and its network
+    assert len(budget.datagrams) == 2  # the address and its network
 
 
 def test_the_budget_that_is_left() -> None:

@@ -78,7 +78,7 @@ def test_over_the_network_with_a_comb() -> None:
         sockets = Sockets(side.puncher.tools, side.udp)
         mine = side.own(street.b.endpoint.peer)
         found: PreparedRound = await side.computer.run(
-            prepare_both, mine, side.puncher._observing, sockets
+            prepare_both, mine, side.puncher.observing, sockets
         )
         assert len(side.puncher.tools.extra) == COMB
         sockets.close(keep=found.fresh[0])
@@ -103,7 +103,7 @@ def test_silent_observers_cost_only_a_moment() -> None:
 
         async def go() -> PreparedRound:
             sockets = Sockets(side.puncher.tools, side.udp)
-            return await prepare(mine, side.puncher._observing, sockets, look=True, comb=False)
+            return await prepare(mine, side.puncher.observing, sockets, look=True, comb=False)
 
         found = await side.computer.run(go)
         assert found.candidates == mine.candidates

@@ -105,4 +105,4 @@ async def test_a_peer_that_has_left_is_forgotten() -> None:
     del endpoint.all[0]
     assert [each.ip for each in linked.known()] == ["12.0.0.1"]
     await linked.ask()
-    assert len(linked._offers) == 1
+    assert len(linked.offers) == 1

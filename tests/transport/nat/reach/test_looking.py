@@ -74,4 +74,4 @@ async def test_finished_questions_leave_no_state(autojump_clock: object) -> None
     port.network = lambda message, to: asked.append(message)
     await looker.look([FIRST])
     assert not looker.on_answer(success(asked[0]), FIRST)
-    assert not looker._open
+    assert not looker.open_looks

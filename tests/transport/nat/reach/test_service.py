@@ -288,7 +288,7 @@ async def test_cancelling_anywhere_leaves_nothing(world: World) -> None:
             with trio.move_on_after(n / 4):
                 await node.measure()
             assert not node.reach._awaited._arrived
-            assert not node.reach._looker._open  # type: ignore[union-attr]
+            assert not node.reach._looker.open_looks  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kept", [True, False])

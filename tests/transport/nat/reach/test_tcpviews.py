@@ -82,4 +82,4 @@ def test_views_that_say_nothing_about_the_nat(ip: str, place: tuple[str, int]) -
 
 def test_bounded() -> None:
     found = views(*[(OUTER, n) for n in range(1, 100)])
-    assert len(found._seen) == defaults.TCP_VIEWS
+    assert len(found.seen) == defaults.TCP_VIEWS

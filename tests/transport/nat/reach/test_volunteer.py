@@ -63,7 +63,7 @@ def test_a_reply_is_never_larger_than_its_request() -> None:
 
 
 def test_without_the_check_a_reply_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.transport.nat.reach.volunteer._is_larger", lambda *_: False)
+    monkeypatch.setattr("shoal.transport.nat.reach.volunteer.is_larger", lambda *_: False)
     monkeypatch.setattr(defaults, "SMALLEST_ANSWER_BYTES", 0)
     data = stun.encode(StunMessage(MessageClass.REQUEST, ID))
     answer = Responder().answer(data, StunMessage(MessageClass.REQUEST, ID), HERE, 0.0)
