@@ -44,6 +44,7 @@ class Curve:
         self._events: Path | None = None
         self._lines = bytearray()
         self._records = bytearray()
+        self._torn = False  # whether an append failed, which may have written a part of a line
 
     async def open(self, step: int) -> None:
         """Begin a run after `step` steps. Points after that are forgotten. Raises OSError if the
@@ -68,17 +69,20 @@ class Curve:
 
     async def flush(self) -> None:
         """Write the new points. If the disk is full, they are only in memory until it has space."""
-        if self._events is None or not self._lines:
-            return
-        lines, records = bytes(self._lines), bytes(self._records)
         with suppress(OSError):
-            await self._host.offload(self._append, self._events, lines, records)
-            del self._lines[: len(lines)], self._records[: len(records)]
+            await self._write()
 
     async def settle(self) -> None:
         """Make all points durable. Raises OSError if the disk fails."""
-        await self.flush()
+        await self._write()
         await self._host.offload(self._sync)
+
+    async def _write(self) -> None:
+        if self._events is None or not self._lines:
+            return
+        lines, records = bytes(self._lines), bytes(self._records)
+        await self._host.offload(self._append, self._events, lines, records)
+        del self._lines[: len(lines)], self._records[: len(records)]
 
     def _sync(self) -> None:
         for path in (self.folder / "loss.jsonl", self._events):
@@ -86,8 +90,13 @@ class Curve:
                 self._host.files.sync(path)
 
     def _append(self, path: Path, lines: bytes, records: bytes) -> None:
-        self._host.files.append(self.folder / "loss.jsonl", lines)
-        self._host.files.append(path, records)
+        files, torn, self._torn = self._host.files, self._torn, True
+        if torn:
+            write_points(files, self.folder, self.points)
+        else:
+            files.append(self.folder / "loss.jsonl", lines)
+        files.append(path, records)
+        self._torn = False
 
 
 def encode_point(point: Point) -> bytes:

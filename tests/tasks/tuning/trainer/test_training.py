@@ -157,6 +157,39 @@ async def test_a_power_cut_leaves_no_gap_in_the_curve(run: Run, autojump_clock: 
     assert min(each.size for each in logs) > 500, "events of both runs"
 
 
+class FullFiles(ForgetfulFiles):
+    """Files whose disk is full for `refused` appends to the curve, from the 4th on."""
+
+    def __init__(self, refused: int, fits: int) -> None:
+        super().__init__()
+        self._left, self._refused, self._fits = 3, refused, fits
+
+    def append(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        if path.name == "loss.jsonl":
+            self._left -= 1
+            if -self._refused <= self._left < 0:
+                super().append(path, data[: self._fits], mode=mode)
+                raise OSError(errno.ENOSPC, "No space left on device")
+        super().append(path, data, mode=mode)
+
+
+@pytest.mark.parametrize("refused", [1, 100])
+@pytest.mark.parametrize("fits", [0, 20])
+async def test_a_disk_that_was_full_leaves_no_gap_in_the_curve(
+    run: Run, autojump_clock: Clock, refused: int, fits: int
+) -> None:
+    """A part of a line may have fitted on the disk."""
+    files = FullFiles(refused, fits)
+    assert isinstance(run.host, FakeHost)
+    run.host.fake_files = files
+    await run.prepare()
+    with pytest.raises(Killed):
+        await run.run(NumpyChain(killed_at(9)))
+    files.cut_power()
+    await run.run(NumpyChain())
+    assert [point.step for point in read(files, run.folder / "curve")] == list(range(1, 13))
+
+
 def _plain(point: Any) -> Any:
     return point.step, point.loss, point.held_out, point.norm
 
