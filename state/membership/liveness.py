@@ -89,7 +89,7 @@ class Liveness:
         return self._resting.peers()
 
     def watchers(self, peer: PeerId) -> set[PeerId]:
-        """Return those of a peer's watchers of whose reports this node hears at once."""
+        """Return the peers that watch `peer` closely and report its end to this node at once."""
         return self._resting.watchers(peer)
 
     def _answers(self, peer: PeerId, place: str | None) -> None:

@@ -86,8 +86,8 @@ def split(costs: Costs, order: Sequence[int], sessions: int, slack: int = 0) -> 
 def evenest(costs: Costs, order: Sequence[int], rooms: Sequence[int], at: int) -> int:
     """Return the nanoseconds of the slowest step in the split with the shortest slowest step.
 
-    Each machine has one layer. Each further one goes to the machine that is then the quickest with
-    it, so the last of these steps is the slowest one that is needed.
+    Each machine begins with one layer. Each further layer goes to the machine whose step is the
+    shortest with it, so the step that takes the last layer is the slowest of the split.
     """
     steps = [
         (costs.fixed[each] + 2 * costs.layer[each][at], costs.layer[each][at], room - 1)

@@ -76,8 +76,9 @@ class Rebuilding:
         self._given = stop
 
     def rewind(self, start: int) -> bool:
-        """Begin at an earlier position, because the log lacks what the next stage needs. From then
-        on, this stage asks for no more than the next one. Return whether that was necessary."""
+        """Begin at the position `start` if it is earlier, because the log lacks what the next stage
+        needs. From then on, this stage asks only for positions that the next stage asks for. Return
+        whether `start` was earlier."""
         if start >= self._have:
             return False
         self._have = self._asked = start
