@@ -193,7 +193,7 @@ class JobProgressDisplay(ProgressDisplay):
 
 
 def results_done(done: int, total: int, failed: int) -> str:
-    """Format the progress as text: `412 of 1000 results, 3 failed`."""
+    """Format the numbers of results as text: `412 of 1000 results, 3 failed`."""
     return f"{done} of {render.count(total, 'result')}" + (f", {failed} failed" if failed else "")
 
 

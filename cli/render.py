@@ -194,7 +194,7 @@ def wrapped(text: str, width: int = 0) -> list[str]:
 
 
 def columns() -> int:
-    """Return the width to format for: that of the terminal or, without a terminal, 80."""
+    """Return the width to format for, in characters: that of the terminal or, without one, 80."""
     return max(shutil.get_terminal_size((defaults.WIDTH, 24)).columns, defaults.LEAST_WIDTH)
 
 

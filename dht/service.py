@@ -81,7 +81,7 @@ class Dht:
         )
         """What answers the requests of peers."""
         endpoint.on_link(self._joining.on_linked)
-        endpoint.on_link_kept(self._joining.on_linked)
+        endpoint.on_link_lasting(self._joining.on_linked)
 
     # Finding records.
 

@@ -33,7 +33,8 @@ class Shares:
         return sum(self._sizes.values())
 
     def change(self, name: str, amount: int) -> None:
-        """Add `amount`, which may be negative, to the amount of a user."""
+        """Add `amount`, which may be negative, to the amount of a user. The caller chooses the
+        unit."""
         before = self._sizes.pop(name, 0)
         if before:
             del self.order[bisect_left(self.order, (before, name))]

@@ -779,6 +779,24 @@ MEASURES = re.compile(
     re.IGNORECASE,
 )
 FLOATS = ("float", "float | None")
+# Integers that say by their name what they count or number, and words that do so in a docstring.
+COUNTED_BY_NAME = re.compile(
+    r"(^|_)(bytes|tokens?|rows?|positions?|ports?|size|count|numbers?|index|seq|epoch|layers?|seed"
+    r"|most|limit|version|place|part|steps?|attempts?|code|id|ident|key|start|stop|total|length"
+    r"|lines?|blocks?|chunks?|nodes|peers|members|bits|prefix|ttl|rank|level|depth|hops?|root|width"
+    r"|height|signal|year|value|offset|shard|stage|session|pid|status|descriptor|fd|family|kind"
+    r"|proto|option|first|end)$"
+)
+COUNTS = re.compile(
+    r"\b(layers?|peers?|nodes?|members?|packets?|datagrams?|chunks?|blocks?|entries|entry|records?"
+    r"|index(es)?|indices|counts?|port|seed|pages?|frames?|calls?|steps?|lines?|sessions?|jobs?"
+    r"|links?|feeds?|pieces?|epochs?|versions?|levels?|attempts?|streams?|hosts?|columns?|words?"
+    r"|characters?|elements?|items?|dimensions?|replicas?|stages?|how many|how well|most|size|unit"
+    r"|digits|status|descriptor|process id|id of the process"
+    r"|mark|seeds|power of two|rounds|plans)\b",
+    re.IGNORECASE,
+)
+INTEGERS = ("int", "int | None")
 
 
 def unmeasured(path: str, tree: ast.Module) -> list[str]:
@@ -793,16 +811,26 @@ def unmeasured(path: str, tree: ast.Module) -> list[str]:
     }
     found = []
     for node in public_functions(tree):
+        typed = [(each.arg, each.annotation) for each in (*node.args.args, *node.args.kwonlyargs)]
         named = [
-            argument.arg
-            for argument in (*node.args.args, *node.args.kwonlyargs)
-            if argument.annotation and ast.unparse(argument.annotation) in FLOATS
+            (name, ast.unparse(annotation))
+            for name, annotation in (*typed, (node.name, node.returns))
+            if annotation is not None
         ]
-        if node.returns is not None and ast.unparse(node.returns) in FLOATS:
-            named.append(node.name)
-        vague = [name for name in named if not MEASURED_BY_NAME.search(name)]
+        floats = [name for name, kind in named if kind in FLOATS]
+        integers = [name for name, kind in named if kind in INTEGERS]
+        vague = [name for name in floats if not MEASURED_BY_NAME.search(name)]
+        vague_integers = [
+            name
+            for name in integers
+            if not (MEASURED_BY_NAME.search(name) or COUNTED_BY_NAME.search(name))
+        ]
         text = ast.get_docstring(node)
-        if vague and text and not MEASURES.search(f"{text} {about.get(node, '')}"):
+        words = f"{text} {about.get(node, '')}"
+        if not text or MEASURES.search(words):
+            continue
+        vague += [] if COUNTS.search(words) else vague_integers
+        if vague:
             found.append(f"{path}:{node.lineno}: what do {vague} of `{node.name}` measure?")
     return found
 
@@ -813,6 +841,10 @@ def test_docstrings_say_what_numbers_measure() -> None:
     code = 'def f(x: float) -> None:\n    """Wait{}."""'
     assert unmeasured("", ast.parse(code.format("")))
     assert not unmeasured("", ast.parse(code.format(" for `x` seconds")))
+    code = 'def f({}: int) -> None:\n    """Wait{}."""'
+    assert unmeasured("", ast.parse(code.format("x", "")))
+    assert not unmeasured("", ast.parse(code.format("x", " for `x` calls")))
+    assert not unmeasured("", ast.parse(code.format("calls_bytes", "")))
 
 
 def test_every_package_is_shipped() -> None:

@@ -50,7 +50,7 @@ def _hashed(domain: str, *parts: str | int) -> Key:
 
 
 def point(key: Key) -> int:
-    """Return a key as an integer."""
+    """Return a key as an integer of 256 bits."""
     return int.from_bytes(key)
 
 

@@ -47,7 +47,7 @@ class StateOperations:
             own=self._own,
             members=len(views.members),
             unreadable=views.bad,
-            keeps=_kept(self._state.interest.kept),
+            keeps=_kept(self._state.interest.stored),
             alone=_kept(frozenset(exchange.uncovered() if exchange.peers else ())),
         )
 
@@ -107,7 +107,7 @@ class StateOperations:
         """
         if asked == "me":
             return self._own
-        some = self._state.interest.kept is not None
+        some = self._state.interest.stored is not None
         hint = (
             "this node does not store all state: `shoal state show` says what it stores"
             if some

@@ -76,9 +76,9 @@ class StateInterest:
 
     def look(self) -> bool:
         """Update which parts of the state this node stores. Return whether that has changed."""
-        before = self._state.interest.kept
+        before = self._state.interest.stored
         self._state.need(self.needed())
-        return self._state.interest.kept != before
+        return self._state.interest.stored != before
 
     async def run(self) -> None:
         """Repeat `look` whenever this node publishes something else about itself, which may be

@@ -90,7 +90,7 @@ class Membership:
         endpoint.handle("member.digest", self._on_digest)
         endpoint.handle("member.pull", self._on_pull)
         endpoint.on_link(self._link_up)
-        endpoint.on_link_kept(self._begin)
+        endpoint.on_link_lasting(self._begin)
         endpoint.on_link_lost(self._link_lost)
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)

@@ -139,7 +139,7 @@ class Comparison:
         For the plots in `same`, the given roots are sent instead of this node's, so that these
         plots count as equal. If `roots` is False, only the hash over all roots is compared.
         """
-        digest, mine = self.replica.digest, self.replica.interest.kept
+        digest, mine = self.replica.digest, self.replica.interest.stored
         shared = both(mine, known.keeps)
         ask = Compare(digest.top(shared), {**digest.roots(shared), **same} if roots else None, mine)
         answer = Compared.decode(await self._network.call(peer, DIGEST, ask.encode()))

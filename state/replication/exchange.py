@@ -127,7 +127,7 @@ class FeedExchange:
 
     def somebody(self) -> PeerId | None:
         """Return a random peer to compare with, or None if there is none."""
-        return self._neighbours.somebody(self.replica.interest.kept)
+        return self._neighbours.somebody(self.replica.interest.stored)
 
     def uncovered(self) -> list[Plot]:
         """Return the plots that this node stores but no linked peer does, as far as is known."""
@@ -362,7 +362,7 @@ class FeedExchange:
             raise StateError("too-often", f"`{method}` is called too often")
 
     def _compared(self, peer: PeerId, asked: Compare) -> Compared:
-        digest, keeps = self.replica.digest, self.replica.interest.kept
+        digest, keeps = self.replica.digest, self.replica.interest.stored
         if (known := self._neighbours.get(peer)) is not None:
             known.keeps = asked.keeps
         shared = both(keeps, asked.keeps)

@@ -42,19 +42,19 @@ class Interest:
         self.on_gained: list[Callable[[frozenset[Plot]], None]] = []
         """Called with the plots that are stored from now on and were not before."""
         self._needed: Keeps = None if keeps is None else BASE | frozenset(keeps)
-        self._kept = self._needed
+        self._stored = self._needed
         self._work: frozenset[Plot] = frozenset()
         # plots that are no longer needed, and until when they are stored
         self._until: dict[Plot, float] = {}
 
     def __call__(self, plot: Plot) -> bool:
         """Return whether other authors' feeds of this plot are stored."""
-        return self._kept is None or plot in self._kept
+        return self._stored is None or plot in self._stored
 
     @property
-    def kept(self) -> Keeps:
+    def stored(self) -> Keeps:
         """The plots that are stored. None means all."""
-        return self._kept
+        return self._stored
 
     def aside(self) -> list[Plot]:
         """Return the plots of which only this node's own feeds are stored."""
@@ -90,8 +90,8 @@ class Interest:
                 self._gain(group)
 
     def _gain(self, plots: frozenset[Plot]) -> None:
-        if self._kept is not None and (gained := plots - self._kept):
-            self._kept |= gained
+        if self._stored is not None and (gained := plots - self._stored):
+            self._stored |= gained
             for callback in self.on_gained:
                 callback(gained)
 
@@ -104,8 +104,8 @@ class Interest:
         gone = frozenset(plot for plot, until in self._until.items() if until <= now)
         for plot in sorted(gone):
             del self._until[plot]
-        if self._kept is not None:
-            self._kept -= gone
+        if self._stored is not None:
+            self._stored -= gone
         return gone
 
 

@@ -48,7 +48,7 @@ class Replication:
         for method in (DIGEST, HEADS, HAVE):
             endpoint.handle(method, self._answering(method))
         endpoint.on_link(self._link_up)
-        endpoint.on_link_kept(self._begin)
+        endpoint.on_link_lasting(self._begin)
         endpoint.on_link_lost(self._link_lost)
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:

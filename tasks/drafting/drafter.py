@@ -42,8 +42,8 @@ class Accuracy:
 
 
 def kind_of(match: int, *, agreed: bool) -> int:
-    """Return the kind of evidence: the length of the match, by powers of two, and whether all
-    places agreed."""
+    """Return the kind of evidence as a number: from the length of the match in tokens, by powers of
+    two, and from whether all places agreed."""
     return 2 * min(match, LONGEST_MATCH).bit_length() + agreed
 
 

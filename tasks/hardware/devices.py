@@ -32,7 +32,7 @@ def devices(memory: int) -> list[Device]:
 
 
 def processor(memory: int) -> Device:
-    """Return the CPU. The daemon knows its label."""
+    """Return the CPU, with `memory` bytes. The daemon knows its label."""
     capability = torch.backends.cpu.get_cpu_capability()
     return Device("cpu", "", "" if capability == "DEFAULT" else capability, memory)
 

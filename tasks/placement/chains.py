@@ -118,7 +118,8 @@ def within(
 def chains_around(
     costs: Costs, pool: Collection[int], anchor: int, sessions: int
 ) -> Iterator[dict[int, Span]]:
-    """Yield chains of the whole model that begin with the machines nearest to `anchor`."""
+    """Yield chains of the whole model, for a number of sessions at a time, that begin with the
+    machines nearest to the machine with the number `anchor`."""
     rooms = {each: capacity(costs, each, sessions) for each in pool}
     if not rooms.get(anchor):
         return

@@ -69,7 +69,8 @@ def optimise(
 
 
 def starts(costs: Costs, looks: int) -> Iterator[Spans]:
-    """Yield plans to start from: chains of near machines, and what simple rules do."""
+    """Yield plans to start from: chains of near machines, and what simple rules do. `looks` is the
+    number of chains that are compared, at most."""
     wanted = costs.demand.sessions
     seen = list[Spans]()
     for sessions in sorted({1, -(-wanted // 4), wanted}):
@@ -85,7 +86,8 @@ def starts(costs: Costs, looks: int) -> Iterator[Spans]:
 
 
 def improved(costs: Costs, spans: Spans, rate: TokenRates, looks: int) -> tuple[Spans, TokenRates]:
-    """Return a plan that no small change makes better, or that was reached after `looks` looks."""
+    """Return a plan that no small change makes better, or the best of `looks` plans on the way
+    there."""
     search = _BestPlan(costs, dict(spans), rate, looks)
     climbing = True
     while climbing and search.looks > 0:

@@ -94,7 +94,8 @@ def what_if(
 
 
 def best_outcome(fleet: Fleet, model: PlanModel, demand: Demand, looks: int) -> Outcome:
-    """Return the outcome of the best placement that is found."""
+    """Return the outcome of the best placement that is found by comparing `looks` plans at
+    most."""
     costs = Costs(fleet, model, demand)
     spans, _ = optimise(costs, looks=looks)
     return outcome(costs, fleet, model, named(costs, spans))

@@ -85,7 +85,8 @@ class Received:
         await self._emit(Forwarded(self._peer))
 
     async def text(self, text: str, pieces: int = 1) -> None:
-        """Pass text on. Raises BadShare if it is more than was asked for."""
+        """Pass on text, which arrived in a number of pieces. Raises BadShare if it is more than was
+        asked for."""
         self._size += len(text.encode("utf-8", "replace"))
         if self._size > counting.most_bytes(self._ask.max_tokens):
             raise BadShare("the sharer sent more text than the tokens asked for can have")

@@ -154,7 +154,7 @@ class FakeEndpoint:
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
         self._lost.append(callback)
 
-    def on_link_kept(self, callback: Callable[[Link], None]) -> None:
+    def on_link_lasting(self, callback: Callable[[Link], None]) -> None:
         self.kept.append(callback)
 
     def on_link_quiet(self, callback: Callable[[Link], None]) -> None:

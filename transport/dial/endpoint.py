@@ -133,10 +133,10 @@ class Endpoint:
         in."""
         self._door.refused.append(lambda peer, refused: callback(peer, refused.code, refused.words))
 
-    def on_link_kept(self, callback: Callable[[Link], None]) -> None:
+    def on_link_lasting(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)`, called once for each link that a component wants to keep for
         longer than a few questions (`Link.keep`), whichever side dialled."""
-        self._links.listeners.kept.append(callback)
+        self._links.listeners.lasting.append(callback)
 
     def on_much_traffic(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)`, called every second or so while a link with a long round trip

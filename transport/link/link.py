@@ -290,7 +290,7 @@ class Link:
         self.brief = False
         if not self._kept:
             self._kept = True
-            self._owner.kept(self)
+            self._owner.lasting(self)
 
     @property
     def needed(self) -> bool:

@@ -36,7 +36,7 @@ class Listeners:
     quiet: list[Told] = field(default_factory=list)
     back: list[Told] = field(default_factory=list)
     doubt: list[Callable[[Link, bool], None]] = field(default_factory=list)
-    kept: list[Told] = field(default_factory=list)
+    lasting: list[Told] = field(default_factory=list)
     much: list[Told] = field(default_factory=list)
     holders: list[Callable[[PeerId], bool]] = field(default_factory=list)
     watchers: list[Callable[[PeerId], bool]] = field(default_factory=list)
@@ -301,8 +301,8 @@ class Links:
     def found_path(self, link: Link, path_kind: PathKind, medium: str) -> None:
         self._tell(self.listeners.path, link, path_kind, medium)
 
-    def kept(self, link: Link) -> None:
-        self._tell(self.listeners.kept, link)
+    def lasting(self, link: Link) -> None:
+        self._tell(self.listeners.lasting, link)
 
     def _tell(self, callbacks: Sequence[Callable[..., None]], link: Link, *told: object) -> None:
         """Call the callbacks of a list with a link and the arguments `told`."""

@@ -58,7 +58,7 @@ class LinkOwner(Protocol[L]):
         """Report that a path was added to a link. `medium` is that of `PathStatus`."""
         ...
 
-    def kept(self, link: L) -> None:
+    def lasting(self, link: L) -> None:
         """Report, once for each link, that a component wants to keep it for longer than a few
         questions."""
         ...

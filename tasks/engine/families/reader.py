@@ -23,8 +23,8 @@ class JsonReader:
     def integer(
         self, key: str, low: int, high: int, *, default: int | None = None, null: int | None = None
     ) -> int:
-        """Return an integer. `null` is the result for an explicit null, if that differs from
-        absence."""
+        """Return a number from `low` to `high`. `null` is the result for an explicit null, if that
+        differs from absence."""
         value = self.values.get(key)
         if value is None:
             found = null if null is not None and key in self.values else default

@@ -190,7 +190,7 @@ def _recurrent_shapes(arch: Architecture, sizes: Recurrent) -> Shapes:
 
 
 def linear_shapes(name: str, rows: int, columns: int, *, bias: bool = False) -> Shapes:
-    """Return the shapes of a projection's tensors."""
+    """Return the shapes of a projection's tensors: `rows` outputs of `columns` inputs."""
     shapes: Shapes = {f"{name}.weight": (rows, columns)}
     return shapes | {f"{name}.bias": (rows,)} if bias else shapes
 

@@ -32,7 +32,8 @@ def body_bytes(values: int, keep: int) -> int:
 
 
 def encode(vector: Vector, keep: int) -> bytes:
-    """Encode a vector of finite values. Returns the body of the update."""
+    """Encode a vector of finite values, of which `keep` in each chunk are sent. Returns the body of
+    the update."""
     whole, rest = divmod(vector.size, SPARSE_CHUNK)
     scales, codes = [], []
     parts = [(vector[: whole * SPARSE_CHUNK].reshape(whole, SPARSE_CHUNK), keep)]

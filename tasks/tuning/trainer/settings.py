@@ -113,7 +113,8 @@ def no_backward(arch: Architecture) -> TuningError:
 
 
 def check_wishes(wishes: Wishes, arch: Architecture, context: int) -> None:
-    """Raise TuningError if a model cannot be tuned like this. Needs no data."""
+    """Raise TuningError if a model cannot be tuned like this. Needs no data. `context` is in
+    tokens."""
     if wishes.full:
         _check_full(wishes)
     shapes = module_shapes(arch)
@@ -188,7 +189,8 @@ def settle(
 
 
 def default_rate(hidden: int, *, full: bool = False) -> float:
-    """Return the default peak of the learning rate, rounded to two digits."""
+    """Return the default peak of the learning rate, rounded to two digits. `hidden` is the
+    number of hidden values of a position."""
     rate = (defaults.RATE_WHOLE if full else defaults.RATE) / hidden
     return float(f"{min(defaults.RATE_MOST, rate):.1e}")
 

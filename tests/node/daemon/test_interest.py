@@ -56,18 +56,18 @@ async def test_pulled_model_adds_its_part_until_it_is_removed(world: World) -> N
     root = next(iter(first.node.library.roots()))
     state, placements = second.node.state, second.node.state.views.placements
     plot = "shards", part_of_root(root)
-    assert state.interest.kept == BASE and placements.get(root) is None
+    assert state.interest.stored == BASE and placements.get(root) is None
     assert set(state.views.members) == {first.peer, second.peer}
     assert "tiny" in state.views.models.names()
     await second.ask("model_pull", name="tiny")
     await trio.sleep(5)
-    assert state.interest.kept == BASE | {plot}
+    assert state.interest.stored == BASE | {plot}
     assert set(placements.get(root) or ()) == {first.peer}
     await second.node.library.remove(root)
     await trio.sleep(UNUSED_KEPT - 10)
     assert placements.get(root)
     await trio.sleep(20)
-    assert state.interest.kept == BASE and placements.get(root) is None
+    assert state.interest.stored == BASE and placements.get(root) is None
 
 
 async def test_small_node_can_run_a_model_that_it_knows_by_name(world: World) -> None:
@@ -83,13 +83,13 @@ async def test_group_owner_stores_all_state(world: World) -> None:
     """Otherwise its revocation would drop everything that the revoked peer said in other feeds."""
     owner = await world.host("a").start(engine=False, state="needed", private=True)
     await trio.sleep(3)
-    assert owner.node.state.interest.kept == frozenset(all_parts())
+    assert owner.node.state.interest.stored == frozenset(all_parts())
 
 
 async def test_node_reports_that_it_stores_all_state(world: World) -> None:
     first = await world.host("a").start(engine=False)
     answer = await first.ask("state_show")
-    assert first.node.state.interest.kept is None and answer["keeps"] is None
+    assert first.node.state.interest.stored is None and answer["keeps"] is None
     second = await world.host("b").start(engine=False, state="needed")
     with pytest.raises(ControlError, match=r"no peer .* is known") as caught:
         await second.ask("state_show", kind="usage", author=first.peer)

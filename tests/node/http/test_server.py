@@ -608,6 +608,18 @@ async def test_of_many_clients_at_once_each_gets_a_response(
     assert set(statuses) <= {200, 429} and 200 in statuses
 
 
+async def test_a_client_that_gives_way_to_another_reads_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "API_CONNECTIONS", 1)
+    monkeypatch.setattr(defaults, "API_FRESH", 0.0)
+    async with serving(tmp_path, words) as served, await served.connect() as first:
+        await served.until_clients(1)
+        response = await served.ask(served.head("GET", "/v1/models"))
+        assert response.status == 200
+        assert (await read_response(first)).status == 429
+
+
 async def test_a_client_that_does_not_read_its_refusal_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

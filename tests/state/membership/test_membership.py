@@ -213,7 +213,7 @@ async def test_changes_of_addresses_only_are_sent_rarely(
 
 def test_invalid_records_are_not_published() -> None:
     class Alone:
-        handle = on_link = on_link_lost = on_link_quiet = on_link_back = on_link_kept = (
+        handle = on_link = on_link_lost = on_link_quiet = on_link_back = on_link_lasting = (
             on_link_doubt
         ) = staticmethod(lambda *args: None)
 

@@ -19,7 +19,7 @@ def test_without_a_choice_all_kinds_are_kept() -> None:
     interest = Interest()
     interest.need([SHARD], 0.0)
     interest.wrote(("jobs", 0))
-    assert interest.kept is None and interest.aside() == [] and interest.next_at() == inf
+    assert interest.stored is None and interest.aside() == [] and interest.next_at() == inf
     assert interest.expire(inf) == frozenset() and kept(interest) == set(all_parts())
 
 

@@ -92,8 +92,8 @@ async def test_a_link_for_a_few_questions_is_brief_until_it_is_kept() -> None:
     """Either side may keep it: the one that dialled briefly, and the one that was dialled."""
     one, other = make_node(1), make_node(2)
     kept: dict[str, list[object]] = {"one": [], "other": []}
-    one.endpoint.on_link_kept(kept["one"].append)
-    other.endpoint.on_link_kept(kept["other"].append)
+    one.endpoint.on_link_lasting(kept["one"].append)
+    other.endpoint.on_link_lasting(kept["other"].append)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
         await nursery.start(other.run)

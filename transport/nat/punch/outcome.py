@@ -44,7 +44,7 @@ class PunchOutcome:
 
 
 def failed(peer: PeerId, result: StrategyResult, reason: str, rounds: int = 0) -> PunchOutcome:
-    """Return an outcome in which all strategies have the same result and reason."""
+    """Return an outcome of some rounds in which all strategies have the same result and reason."""
     return PunchOutcome(
         peer, dict.fromkeys(("tcp", "udp", "prediction"), StrategyOutcome(result, reason)), rounds
     )

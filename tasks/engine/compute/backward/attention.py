@@ -55,7 +55,7 @@ def attend_reverse(
     triple: Triple, gradient: torch.Tensor, scoring: Scoring, window: int, pace: PassSpeed
 ) -> Work[Triple]:
     """Compute the derivatives by queries, keys and values from that by the result of `attend`
-    (`gradient`, in the shape of the queries)."""
+    (`gradient`, in the shape of the queries). `window` is in positions; 0 means none."""
     kv_heads = triple[1].shape[2]
     queries, keys, values = map(_paired, triple, (kv_heads,) * 3)
     gradients = _paired(gradient, kv_heads)

@@ -1,6 +1,6 @@
 """Forward and backward pass of one frozen layer with the changes of an adapter, in float32.
 
-The backward pass recomputes what the forward pass has not kept. `KeptValues` says what that is:
+The backward pass recomputes what the forward pass has not saved. `SavedValues` says what that is:
 with the results of the products, only cheap operations and attention are computed again.
 """
 
@@ -23,8 +23,8 @@ NO_CHANGES: Final[Changes] = {}
 
 
 @dataclass(slots=True)
-class KeptValues:
-    """Values that a forward pass keeps of one layer: its input, and perhaps results of products.
+class SavedValues:
+    """Values that a forward pass saves of one layer: its input, and perhaps results of products.
 
     All are positions x values: `x` the input, `heads` queries, keys and values, `attended` the
     result of attention, `mixed` its product, `gate_up` gates and ups, `output` what the
@@ -76,7 +76,7 @@ class FrozenLayer:
         return max(self._matrices.values(), key=lambda each: each.outputs)
 
     def forward(
-        self, kept: KeptValues, changes: Changes, step: "Sequences", *, keep: bool
+        self, kept: SavedValues, changes: Changes, step: "Sequences", *, keep: bool
     ) -> Work[torch.Tensor]:
         """Compute the layer for `kept.x`, and return the residual stream.
 
@@ -98,7 +98,7 @@ class FrozenLayer:
 
     def backward(
         self,
-        kept: KeptValues,
+        kept: SavedValues,
         gradient: torch.Tensor,
         changes: Changes,
         step: "Sequences",
@@ -128,7 +128,7 @@ class FrozenLayer:
 
     def _mlp_reverse(
         self,
-        kept: KeptValues,
+        kept: SavedValues,
         middle: torch.Tensor,
         gradient: torch.Tensor,
         changes: Changes,
@@ -154,7 +154,7 @@ class FrozenLayer:
         return gradient + self._mlp_norm.reverse(middle, by_normed)
 
     def _attention_reverse(
-        self, kept: KeptValues, by_mixed: torch.Tensor, changes: Changes, step: "Sequences"
+        self, kept: SavedValues, by_mixed: torch.Tensor, changes: Changes, step: "Sequences"
     ) -> Work[torch.Tensor]:
         """Compute the derivative by queries, keys and values."""
         attended, heads = kept.attended, kept.heads

@@ -25,7 +25,7 @@ from ..weights import TORCH_DTYPES
 from .attention import Heads, warm_up
 from .fitting import fitted
 from .head import FrozenHead
-from .layer import FrozenLayer, KeptValues, Sequences, no_backward
+from .layer import FrozenLayer, SavedValues, Sequences, no_backward
 from .low_rank import Pair, Trained, changes_of, layer_pairs, sums_of
 from .pacing import PassSpeed, ProductRate, Work
 from .pointwise import HeadRotation
@@ -44,10 +44,10 @@ class TunedAdapter:
 
 
 @dataclass(slots=True)
-class KeptPass:
-    """Values that a forward pass keeps: of each layer its input and perhaps more."""
+class SavedPass:
+    """Values that a forward pass saves: of each layer its input and perhaps more."""
 
-    layers: list[KeptValues] = field(default_factory=list)
+    layers: list[SavedValues] = field(default_factory=list)
 
 
 class ShardTuner:
@@ -150,7 +150,7 @@ class ShardTuner:
         order: PassOrder,
         adapter: TunedAdapter,
         payload: memoryview,
-        kept: KeptPass | None,
+        kept: SavedPass | None,
         *,
         results: bool,
     ) -> "TorchPass":
@@ -176,7 +176,7 @@ class TorchPass:
         order: PassOrder,
         adapter: TunedAdapter,
         payload: tuple[memoryview, tuple[int, ...]],
-        kept: KeptPass | None,
+        kept: SavedPass | None,
         results: bool,
     ) -> None:
         self.predicted = 0.0
@@ -203,7 +203,7 @@ class TorchPass:
     def answer(self) -> tuple[float, int, Buffer]:
         return self._loss, self._counted, self._data
 
-    def kept(self) -> KeptPass | None:
+    def kept(self) -> SavedPass | None:
         return self._kept
 
     def _run(self) -> Work[None]:
@@ -237,9 +237,9 @@ class TorchPass:
         order, x = self._order, self._inputs.x
         assert x is not None
         self._inputs.x = None
-        kept = KeptPass()
+        kept = SavedPass()
         for layer, changes, step in zip(self._tuner.layers, self._changes, steps, strict=True):
-            each = KeptValues(x)
+            each = SavedValues(x)
             x = yield from layer.forward(each, changes, step, keep=self._results)
             if order.keep or order.back:
                 kept.layers.append(each)

@@ -20,6 +20,7 @@ typedef uint8_t sizes __attribute__((vector_size(64)));
 typedef halves __m512bh;
 typedef uint16_t __m256i __attribute__((vector_size(32)));
 typedef int8_t __m128i __attribute__((vector_size(16)));
+typedef float __m128 __attribute__((vector_size(16)));
 
 INLINE __m512 _mm512_set1_ps(float x) { return __m512{} + x; }
 INLINE __m512i _mm512_set1_epi32(int32_t x) { return __m512i{} + x; }
@@ -85,6 +86,42 @@ INLINE __m128i _mm512_cvtepi32_epi8(__m512i a) {
     return out;
 }
 INLINE void _mm_storeu_si128(__m128i *p, __m128i v) { memcpy(p, &v, 16); }
+INLINE __m128i _mm_setr_epi32(int32_t a, int32_t b, int32_t c, int32_t d) {
+    int32_t all[4] = {a, b, c, d};
+    __m128i out;
+    memcpy(&out, all, 16);
+    return out;
+}
+INLINE __m512i _mm512_castsi128_si512(__m128i a) {  // the rest is not defined
+    __m512i out = __m512i{} + 0x55555555;
+    memcpy(&out, &a, 16);
+    return out;
+}
+INLINE __m128 _mm512_castps512_ps128(__m512 a) {
+    __m128 out;
+    memcpy(&out, &a, 16);
+    return out;
+}
+INLINE void _mm_storeu_ps(float *p, __m128 v) { memcpy(p, &v, 16); }
+// Two quarters of `a` and two of `b`.
+INLINE __m512 _mm512_shuffle_f32x4(__m512 a, __m512 b, int which) {
+    __m512 out;
+    for (int i = 0; i < 16; i++) {
+        int from = (which >> 2 * (i / 4) & 3) * 4 + i % 4;
+        out[i] = i < 8 ? a[from] : b[from];
+    }
+    return out;
+}
+INLINE __m512 _mm512_permute_ps(__m512 a, int which) {  // within each quarter
+    __m512 out;
+    for (int i = 0; i < 16; i++) out[i] = a[i / 4 * 4 + (which >> 2 * (i % 4) & 3)];
+    return out;
+}
+INLINE __m512 _mm512_permutexvar_ps(__m512i which, __m512 a) {
+    __m512 out;
+    for (int i = 0; i < 16; i++) out[i] = a[which[i] & 15];
+    return out;
+}
 // The sequences that compilers use for these: halves with halves.
 INLINE float _mm512_reduce_add_ps(__m512 a) {
     for (int step = 8; step; step /= 2)
