@@ -428,7 +428,7 @@ def test_a_malformed_open_is_refused() -> None:
 
 
 def test_a_tuning_that_reads_texts_has_no_backward_passes() -> None:
-    """It is charged to any job that its trainer claims, without a claim that counts."""
+    """Any job that its trainer claims is charged, also if another claim counts."""
 
     async def test(attacker: Attacker) -> None:
         await attacker.open(NAME, reads=True)

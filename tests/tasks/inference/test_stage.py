@@ -816,7 +816,7 @@ async def test_an_idle_open_session_does_not_block_jobs(
 
 @pytest.mark.trio
 async def test_a_session_without_an_input_is_no_request(autojump_clock: object) -> None:
-    """Another stage may have refused it, and then the gateway asks again."""
+    """If another stage has refused the chain, the gateway opens a further one."""
     swarm = FakeSwarm((2, 6))
 
     async def body(_: FakeSwarm) -> None:
