@@ -69,7 +69,7 @@ class FairQueue:
             known.tags.pop(next(iter(known.tags)))
 
     def begin(self, user: PeerId, work: float) -> None:
-        """Charge a user for a piece that begins. `work` is in seconds."""
+        """Charge a user for a piece that begins. `work` is in the unit of whole jobs."""
         known = self.users.setdefault(user, _User(self._now))
         self._now = max(known.time, self._now)
         known.time = self._now + max(work, defaults.LEAST_WORK) / self._weight_of(user)
