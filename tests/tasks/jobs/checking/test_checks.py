@@ -49,10 +49,10 @@ class Swarm:
     asked: list[PeerId] = field(default_factory=list)
 
     async def loss(
-        self, root: str, adapter: str, given: str, text: str, apart: Apart | None = None
+        self, root: str, adapter: str, given: str, text: str, apart: Apart | None, job: str
     ) -> tuple[float, int]:
         await trio.sleep(0.1)
-        assert apart is not None and root == ROOT
+        assert apart is not None and root == ROOT and job
         if self.busy:
             self.busy -= 1
             raise SessionError("busy", "not now")
