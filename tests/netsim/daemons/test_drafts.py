@@ -41,6 +41,7 @@ async def swarm(world: World, splits: Sequence[int]) -> DaemonHandle:
         await daemon.serving()
     for daemon in (*first, client):
         await daemon.until(lambda status: status["peers"] == len(splits))
+    await trio.sleep(2)  # until the facts of the last stage have come to the client
     return client
 
 
