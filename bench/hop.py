@@ -97,7 +97,7 @@ class Bare:
         model.allocate(blocks_for(size), 0)
         model.costs()  # decides how products are padded
         table = BlockTable(BlockPool(blocks_for(size)), size)
-        ids = torch.ones(prompt_tokens, dtype=torch.long)
+        ids = model.fed_back(*[1] * prompt_tokens)
         position, began = 0, 0.0
         for step in range(self._tokens):
             table.prepare(position, position + len(ids))
@@ -106,7 +106,7 @@ class Bare:
             position += len(ids)
             table.fill(position)
             token, _ = choose(model.logits(x[-1:])[0].numpy(), Sampling(), position)
-            ids = torch.tensor([token])
+            ids = model.fed_back(token)
             if step == 0:
                 began = time.perf_counter()
         return 1e3 * (time.perf_counter() - began) / (self._tokens - 1)

@@ -46,7 +46,7 @@ def text(folder: Path) -> list[int]:
     with computing():
         for at in range(TOKENS):
             first = at and at + 1
-            given = torch.tensor(tokens[first:])
+            given = compute.fed_back(*tokens[first:])
             piece = Piece(table, given, 0, len(given), first, at > 0, None)
             rows = compute.forward([piece])[0]
             tokens.append(int(compute.logits(rows[-1:]).argmax()))
