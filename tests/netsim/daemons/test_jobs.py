@@ -505,22 +505,26 @@ def test_usage_is_counted_by_the_server_and_survives_restarts() -> None:
     run(body)
 
 
+async def two_stages(world: World) -> tuple[DaemonHandle, DaemonHandle, DaemonHandle]:
+    """Return two stages, of which the first does jobs, and the author of jobs."""
+    first = await world.host("n0").start(model="tiny", layers=(0, 3))
+    second = await world.host("n1").start(
+        bootstrap=[first], model="tiny", layers=(3, 6), jobs=False
+    )
+    for node in (first, second):
+        await node.serving()
+    return first, second, await client(world, [first, second])
+
+
 def test_a_job_is_charged_to_its_author_at_every_stage() -> None:
     """The stage that did not claim a job may hear of it only after it has computed for it."""
 
     async def body(world: World) -> None:
-        first = await world.host("n0").start(model="tiny", layers=(0, 3))
-        second = await world.host("n1").start(
-            bootstrap=[first], model="tiny", layers=(3, 6), jobs=False
-        )
-        nodes = [first, second]
-        for node in nodes:
-            await node.serving()
-        asker = await client(world, nodes)
+        first, second, asker = nodes = await two_stages(world)
         for job in await submit(asker, 20, max_tokens=4):
             assert (await result(asker, job))["claimant"] == first.peer
         await trio.sleep(USAGE_PACE + 30)
-        for node in (*nodes, asker):
+        for node in nodes:
             rows = (await node.ask("usage"))["usage"]
             assert {row["client"] for row in rows} == {asker.peer}
             had = {row["provider"]: (row["requests"], row["tokens_out"]) for row in rows}
@@ -533,14 +537,7 @@ def test_rows_of_evaluate_are_charged_to_their_author() -> None:
     """The stages that read their texts are asked by the worker, for the author's job."""
 
     async def body(world: World) -> None:
-        first = await world.host("n0").start(model="tiny", layers=(0, 3))
-        second = await world.host("n1").start(
-            bootstrap=[first], model="tiny", layers=(3, 6), jobs=False
-        )
-        nodes = [first, second]
-        for node in nodes:
-            await node.serving()
-        asker = await client(world, nodes)
+        first, second, asker = await two_stages(world)
         for job in await submit(asker, 4, kind="evaluate"):
             found = await result(asker, job)
             assert (found["claimant"], found["error"]) == (first.peer, None)
