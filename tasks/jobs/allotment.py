@@ -107,8 +107,8 @@ class Allotment:
         """Raise JobsDiskFull if `needed` more bytes cannot be pinned for an author.
 
         Pinned blobs may fill only a share of `part` (bytes), so that the rows of this node's own
-        work always find room. Of that share, an author may take as many bytes as stay free beside it.
-        The first author can therefore take at most half.
+        work always find room. Of that share, an author may take as many bytes as stay free beside
+        it. The first author can therefore take at most half.
         """
         share = int(part * defaults.PINNED_SHARE)
         pinned = [blob for blob in self.blobs.values() if blob.pinned]
