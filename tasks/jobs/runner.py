@@ -182,6 +182,7 @@ class RowRunner:
     def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
         self.kind = kind.name
         self.declares: Declared = kind
+        """What the kind of these jobs declares that it needs."""
         self._kind = kind
         self._shop = shop
 
