@@ -95,7 +95,7 @@ class Carrier:
         self.opened = trio.Event()
         self.over = trio.Event()
         self.breach: str | None = None
-        """What the peer did against the protocol, which ended the channel; None if nothing."""
+        """The peer's breach of the protocol, which ended the channel; None if there was none."""
         self.byte_stream = ChannelByteStream(
             ("", 0),
             on_output=self._output,

@@ -77,7 +77,7 @@ class DelayControl(QuicCongestionControl):
         """Shortest round trip, in seconds; 0 until measured."""
         self._size = max_datagram_size
         self.marks: dict[int, Mark] = {}
-        """What was true when each packet in flight was sent, by packet number."""
+        """The state at the time when each packet in flight was sent, by packet number."""
         self._delivered = 0
         self._delivered_at = 0.0
         self._first_sent = 0.0
