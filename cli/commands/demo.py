@@ -89,9 +89,7 @@ def _start(swarm: "LocalSwarm", nodes: int) -> "list[Status]":
     model_layers = embedded_layers(RealHost())
     ranges = plan(nodes, model_layers)
     daemons = render.count(nodes, "daemon")
-    print(
-        f"starting {daemons} with the {model_layers} layers of `tiny`, about 30 s", file=sys.stderr
-    )
+    print(f"starting {daemons} with the {model_layers} layers of `tiny`", file=sys.stderr)
     deadline = time.monotonic() + defaults.DEMO_START_TIMEOUT
     with WaitingStatus() as waiting:
         if nodes > model_layers:

@@ -72,16 +72,13 @@ class Membership:
         self.roster = Roster(identity.peer)
         """The known members."""
         self.probing = Probing(host, endpoint, identity, self.roster, changed=self._changed)
-        """Finds out which members are live."""
         liveness = self.probing.liveness
         self._dialer = MemberDialer(host, endpoint, self.roster, liveness, links, connect)
-        self.own_record = OwnMemberRecord(host, identity)
-        """This node's record, and when it is signed again."""
+        self.own_record = OwnMemberRecord(host, identity)  # and when it is signed again
         self._begun: dict[Link, None] = {}  # links that records are exchanged over
         self._to_compare: list[Link] = []  # new links that this node dialled
         self._rates = {method: Rates(Rate(*rate)) for method, rate in _RATES.items()}
-        self.pulls = RecordPulls(self._lacks, self._take)
-        """The records that peers have offered and this node lacks."""
+        self.pulls = RecordPulls(self._lacks, self._take)  # records that this node lacks
         self._record_news = RecordNews[Link]()
         self._version = 0
         self._shows: Callable[[PeerId], bool] = lambda peer: True

@@ -64,10 +64,8 @@ class DelayControl(QuicCongestionControl):
     each packet."""
 
     def __init__(self, *, max_datagram_size: int) -> None:
-        self.bytes_in_flight = 0
-        """Bytes that are sent and neither acknowledged nor lost."""
-        self.congestion_window = defaults.INITIAL_PACKETS * max_datagram_size
-        """Most bytes that may be in flight."""
+        self.bytes_in_flight = 0  # sent, and neither acknowledged nor lost
+        self.congestion_window = defaults.INITIAL_PACKETS * max_datagram_size  # bytes
         self.phase = Phase.STARTUP
         self.rate = 0.0
         """Delivery rate of the path, in bytes per second; 0 until measured."""
