@@ -277,7 +277,8 @@ async def test_a_node_that_was_asked_too_often_has_broken_no_promise(
     busy_one = swarm.stages[0].peer
 
     async def body(_: FakeSwarm) -> None:
-        full, answers, firsts = says("full", 9.0), [busy], 0
+        answers: list[Callable[[Call], Any]] = [busy]
+        full, firsts = says("full", 9.0), 0
         asked = answered(swarm, full, lambda call: answers[0](call), full)
         with pytest.raises(NoRoute):
             await _generate(swarm)
