@@ -38,6 +38,9 @@ class Liveness:
         self._budget = RateLimiter(Rate(*defaults.CHECKS), 0.0)
         self._calm = RateLimiter(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
         self._rounds = RateLimiter(Rate(*defaults.CHECK_ROUNDS), 0.0)
+        self.crowd = 1.0
+        """How many times rarer than in a small swarm a member is proved whose end a peer reports, so
+        that what proofs cost does not grow with the swarm. At least 1."""
         # (since, rivals) of linked peers that wait for rivals
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}
         self._missing: set[PeerId] = set()  # linked peers whose check has failed
@@ -383,7 +386,9 @@ class Liveness:
         """Begin the checks that are due if a round may begin, and return their members."""
         if not self._rounds.has(now):
             return []
-        alone = sum(w.live and not w.networks for _, w in self._unlinked())
+        live = [watched for _, watched in self._unlinked() if watched.live]
+        self.crowd = max((len(live) + len(self._links)) / defaults.CROWD, 1.0)
+        alone = sum(not watched.networks for watched in live)
         ready = [
             (at, watched.urgency, watched.rank, peer)
             for peer, watched in self.watched.items()
@@ -531,7 +536,7 @@ class Liveness:
             return
         else:
             self.version += not watched.live or bool(self._waiting)
-        watched.live, watched.proved = True, now
+        watched.live, watched.proved, watched.crowd = True, now, self.crowd
 
     def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
         """Start checks of those rivals that count as live but have no proof since the time `since`.
