@@ -36,7 +36,7 @@ $(STAMP): requirements/dev.lock requirements/torch.lock pyproject.toml $(KERNELS
 	@bash .ci/install-torch $(BIN)/python
 	@$(BIN)/python .ci/progress "3 of 3: shoal itself" $(PIP) --no-build-isolation --no-deps -e .
 	@# libp2p drags in stubs of a trio years gone, which hide trio's own types from mypy
-	rm -rf $(VENV)/lib/python3*/site-packages/trio-stubs
+	@rm -rf $(VENV)/lib/python3*/site-packages/trio-stubs
 	@touch $(STAMP)
 
 demo: setup  ## start three daemons on this machine and generate text through them

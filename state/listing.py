@@ -222,12 +222,12 @@ def _all_said(said: MemberRecord) -> Iterator[WrittenFacts]:
     yield WrittenFacts("shards", shards)
 
 
-_SIGNED = {"addresses", "holdings", "runs", "aims"}
+_SIGNED = {"addresses", "stored", "runs", "aims"}
 _BOUNDS = {
     "addresses": defaults.ADDRESSES,
     "models": defaults.MODELS,
     "shards": defaults.SHARDS,
     "shared": defaults.SHARED,
     "links": defaults.LINKS,
-    "holdings": defaults.HOLDINGS,
+    "stored": defaults.STORED,
 }

@@ -105,7 +105,7 @@ class Liar:
             name: model_fact(ModelName(name, root, 6, 1 << 20)) for name, root in names.items()
         }
         await self.replication.write([self._writer.write(("models", 0), **facts)])
-        record = MemberRecord(self.endpoint.peer, seq=self._seq, holdings=tuple(holds))
+        record = MemberRecord(self.endpoint.peer, seq=self._seq, stored=tuple(holds))
         pushed = msgpack.packb([[2, 0, seal_record(self.identity, record)]])
         for link in self._links.values():
             link.post("member.push", payload=pushed, priority=Priority.CONTROL)

@@ -463,7 +463,7 @@ async def announce(nursery: trio.Nursery, target: Node, data: bytes) -> Link:
         nursery, foe, author.write(("models", 0), evil=model_fact(ModelName("evil", root, 6, 1)))
     )
     foe.handle("model.manifest", lambda call: Reply({"size": len(data)}, data))
-    record = MemberRecord(foe.peer, seq=1, holdings=(root,))
+    record = MemberRecord(foe.peer, seq=1, stored=(root,))
     link = await foe.dial(Address(LOOPBACK, target.endpoint.port), timeout=10)
     sealed = seal_record(author.identity, record)
     link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)

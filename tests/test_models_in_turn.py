@@ -50,7 +50,7 @@ class Turns(Node):
         own, size = self.directory.own(), manifest.weight_bytes(True, 0, manifest.layers, True)
         self.directory.publish(
             models=(*own.models, ModelName(name, manifest.root, manifest.layers, size)),
-            holdings=(*own.holdings, manifest.root),
+            stored=(*own.stored, manifest.root),
             capacity=Capacity(2, MEMORY, True),
         )
 

@@ -165,7 +165,7 @@ class Node:
         bytes_ = manifest.weight_bytes(True, 0, manifest.layers, True)
         self.directory.publish(
             models=(ModelName(name, manifest.root, manifest.layers, bytes_),),
-            holdings=(manifest.root,),
+            stored=(manifest.root,),
         )
 
     @property

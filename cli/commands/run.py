@@ -143,18 +143,22 @@ ENDS = {
 
 
 def figures(answer: "GeneratedText") -> str:
-    """Format the figures of an answer as one line: tokens, time to the first token, rate, hop time
-    or sharer, and how it ended."""
+    """Format the figures of an answer as one line: tokens, time to the first token, rate, what
+    computed it, and how it ended."""
     first = render.number(answer.ttft_ms, ".0f")
-    shared = answer.shared_by
-    way = (
-        f"{render.number(answer.hop_ms, '.2f')} ms per hop"
-        if shared is None
-        else f"shared by {render.short(shared)}, no root"
-    )
     return (
         f"{render.tokens(answer.tokens)} · first token {first} ms · "
         f"{render.number(answer.tokens_per_s)} tokens/s · "
-        f"{way} · "
+        f"{_computed_by(answer)} · "
         f"{ENDS.get(answer.reason) or render.safe(answer.reason)}"
     )
+
+
+def _computed_by(answer: "GeneratedText") -> str:
+    """Return the number of nodes, and the time between two of them, or the sharer, as words."""
+    if answer.shared_by is not None:
+        return f"shared by {render.short(answer.shared_by)}, no root"
+    nodes = len({stage.peer for stage in answer.nodes})
+    if nodes < 2:
+        return "1 node"
+    return f"{nodes} nodes, {render.number(answer.hop_ms, '.2f')} ms from one to the next"

@@ -387,9 +387,9 @@ class Library:
         Raises ModelError if the model's manifest is not on this disk.
         """
         manifest = await self.manifest(root)
-        return await self._host.offload(self._holdings, manifest)
+        return await self._host.offload(self._count_stored, manifest)
 
-    def _holdings(self, manifest: Manifest) -> StoredParts:
+    def _count_stored(self, manifest: Manifest) -> StoredParts:
         """Count the stored parts of a model. Blocking."""
         missing = set(self.store.missing(manifest.chunks))
 

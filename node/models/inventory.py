@@ -52,7 +52,7 @@ class AnnouncedRoots:
         own = self._directory.own()
         self._directory.publish(
             models=tuple(model for model in own.models if model.root != root),
-            holdings=tuple(held for held in own.holdings if held != root),
+            stored=tuple(held for held in own.stored if held != root),
         )
         self._providers.withdraw(root)
 
@@ -99,7 +99,7 @@ class Inventory:
                 f"only {MODELS} of this library's {len(models)} models are announced to the swarm",
             )
         roots = sorted(self._library.roots())
-        self._directory.publish(models=tuple(models), holdings=tuple(roots))
+        self._directory.publish(models=tuple(models), stored=tuple(roots))
 
     async def announce_chunks(self) -> None:
         """Announce, for every root of the library, which of its chunks are stored here."""

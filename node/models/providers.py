@@ -55,15 +55,15 @@ class Providers:
 
         Nodes with all chunks come first. Within both groups, the order is random.
         """
-        held = dict(await self._holdings(root))
+        held = dict(await self._claims(root))
         lots = {peer: self._host.entropy(4) for peer in held}
         return sorted(held, key=lambda peer: (held[peer].ranges is not None, lots[peer]))
 
     async def replicas(self, root: str) -> set[PeerId]:
         """Return the other nodes that claim to have all chunks of a root."""
-        return {peer for peer, body in await self._holdings(root) if body.ranges is None}
+        return {peer for peer, body in await self._claims(root) if body.ranges is None}
 
-    async def _holdings(self, root: str) -> list[tuple[PeerId, BlobBody]]:
+    async def _claims(self, root: str) -> list[tuple[PeerId, BlobBody]]:
         """Return pairs of a node and its DHT record about a root. This node's own record is left
         out."""
         found = await self._dht.find(

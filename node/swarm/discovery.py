@@ -176,7 +176,7 @@ def bodies(member: MemberRecord) -> Iterable[Body]:
             speed=0.0,
         )
     yield from name_bodies(member.models)
-    for root in member.holdings:
+    for root in member.stored:
         yield BlobBody(root, size=0, chunks=1, ranges=())
 
 

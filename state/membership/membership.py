@@ -395,7 +395,7 @@ class Membership:
                 continue
             knowing = {link, *self.pulls.tellers(tag_of(record.peer))}
             others = [x for x in self._begun if x not in knowing]
-            all_served = record.runs, record.holdings, record.aims
+            all_served = record.runs, record.stored, record.aims
             serves = all_served if any(all_served) else None
             new = record.peer == link.peer and serves is None
             self._record_news.add(record.peer, others, self._host.now(), serves=serves, new=new)

@@ -188,7 +188,7 @@ class _Body(_Seq, frozen=True):
     """The fields of a record. The author is not among them, because the signature names it."""
 
     addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.ADDRESSES)] = ()
-    holdings: Annotated[tuple[Root, ...], Meta(max_length=defaults.HOLDINGS)] = ()
+    stored: Annotated[tuple[Root, ...], Meta(max_length=defaults.STORED)] = ()
     runs: Annotated[tuple[_Run, ...], Meta(max_length=defaults.SHARDS)] = ()
     aims: Annotated[tuple[Aim, ...], Meta(max_length=defaults.AIMS)] = ()
 
@@ -206,7 +206,7 @@ NOTHING = Capacity(cores=0, memory_bytes=0, engine=False)
 class MemberRecord:
     """A member as it describes itself.
 
-    `seq`, `addresses`, `holdings`, `runs` and `aims` are in its signed record. The other fields are
+    `seq`, `addresses`, `stored`, `runs` and `aims` are in its signed record. The other fields are
     facts in its feeds. `seq` grows with each change of the signed record.
     """
 
@@ -217,7 +217,7 @@ class MemberRecord:
     capacity: Capacity = NOTHING
     models: tuple[ModelName, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
-    holdings: tuple[str, ...] = ()  # roots of the models of which the member has any chunk
+    stored: tuple[str, ...] = ()  # roots of the models of which the member has any chunk
     runs: tuple[int, ...] = ()  # a random number for each shard that the member serves now
     aims: tuple[Aim, ...] = ()  # one for each model that the member seeks, claims or holds
     shared: tuple[SharedModel, ...] = ()  # of other engines on its machine
@@ -286,7 +286,7 @@ def encode_record(record: MemberRecord) -> bytes:
     fields: dict[str, object] = {
         "seq": record.seq,
         "addresses": [_unnamed(text, record.peer) for text in record.addresses],
-        "holdings": record.holdings,
+        "stored": record.stored,
         "runs": record.runs,
     }
     if record.aims:
@@ -310,7 +310,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
         peer=author,
         seq=said.seq,
         addresses=_understood(said.addresses, author),
-        holdings=said.holdings,
+        stored=said.stored,
         runs=said.runs,
         aims=said.aims,
     )

@@ -63,7 +63,7 @@ def providers(root: str, directory: Directory) -> list[PeerId]:
         for peer, record in directory.members().items()
         if peer != own
         and (
-            root in record.holdings
+            root in record.stored
             or any(root == model.root for model in record.models)
             or any(root == shard.root for shard in record.shards)
         )

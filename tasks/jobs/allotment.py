@@ -1,9 +1,9 @@
 """Accounting of the blobs that this node stores for jobs of other nodes. No I/O.
 
 Peers cost nothing, so limits per peer bound nothing: all these blobs together have a part of the
-library's disk limit. A blob is *kept* if this node has confirmed to a peer that it stores the blob,
-or has made it as the trainer of a job. Kept blobs are never evicted for others. Any other blob only
-saves a second fetch, and the least recently used ones are evicted first.
+library's disk limit. A blob is *pinned* if this node has confirmed to a peer that it stores the
+blob, or has made it as the trainer of a job. Pinned blobs are never evicted for others. Any other
+blob only saves a second fetch, and the least recently used ones are evicted first.
 """
 
 from collections import Counter
@@ -23,14 +23,14 @@ class JobBlob:
 
     authors: tuple[str, ...]
     size: int = defaults.LEAST_CHARGE
-    kept: bool = False
+    pinned: bool = False
     used: float = 0.0
 
 
 class Marker(NamedTuple):
     """Content of a blob's marker file.
 
-    It names the authors that the blob is stored for. The second field is "kept" or "read"
+    It names the authors that the blob is stored for. The second field is "pinned" or "read"
     (`JobBlob`), or missing if this node has made the blob itself.
     """
 
@@ -93,7 +93,7 @@ class Allotment:
         Raises JobsDiskFull if evicting all others would not be enough.
         """
         lacking, going = self.size + needed - part, list[str]()
-        free = [r for r, b in self.blobs.items() if not b.kept and not self.is_used(r)]
+        free = [r for r, b in self.blobs.items() if not b.pinned and not self.is_used(r)]
         for root in sorted(free, key=lambda each: (self.blobs[each].used, each)):
             if lacking <= 0:
                 break
@@ -103,17 +103,17 @@ class Allotment:
             raise JobsDiskFull(needed, part, self.size)
         return going
 
-    def check_kept(self, needed: int, part: int, author: str) -> None:
-        """Raise JobsDiskFull if `needed` more bytes cannot be kept for an author.
+    def check_pinned(self, needed: int, part: int, author: str) -> None:
+        """Raise JobsDiskFull if `needed` more bytes cannot be pinned for an author.
 
-        Kept blobs may fill only a share of `part` (bytes), so that the rows of this node's own work
-        always find room. Of that share, an author may take as many bytes as stay free beside it.
-        The first author can therefore take at most half.
+        Pinned blobs may fill only a share of `part` (bytes), so that the rows of this node's own
+        work always find room. Of that share, an author may take as many bytes as stay free beside
+        it. The first author can therefore take at most half.
         """
-        share = int(part * defaults.KEPT_SHARE)
-        kept = [blob for blob in self.blobs.values() if blob.kept]
-        free = share - self._reserved - sum(blob.size for blob in kept) - needed
-        mine = sum(blob.size for blob in kept if author in blob.authors)
+        share = int(part * defaults.PINNED_SHARE)
+        pinned = [blob for blob in self.blobs.values() if blob.pinned]
+        free = share - self._reserved - sum(blob.size for blob in pinned) - needed
+        mine = sum(blob.size for blob in pinned if author in blob.authors)
         if mine + needed > free:
             raise JobsDiskFull(needed, share, share - free - needed)
 

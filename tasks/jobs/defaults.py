@@ -82,9 +82,9 @@ KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's la
 
 # Disk space for the blobs of other nodes' jobs.
 DISK_PART = 0.125  # of the library's limit, for all of these blobs
-KEPT_SHARE = 0.75  # of that, for blobs that peers have asked this node to keep
+PINNED_SHARE = 0.75  # of that, for blobs that peers have asked this node to store
 LEAST_CHARGE = 64 * 2**10  # bytes that a blob counts at least, for its files
-KEPT_AUTHORS = 8  # the most authors of one blob that is kept
+PINNED_AUTHORS = 8  # the most authors of one pinned blob
 
 # The author of jobs.
 RESULT_BYTES = 4 * 2**20  # the most bytes of one piece's output

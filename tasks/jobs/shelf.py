@@ -43,20 +43,20 @@ class Shelves(Protocol):
         ...
 
     async def keep(self, root: str, size: int, author: str) -> None:
-        """Fetch a whole blob of `size` bytes from any provider, keep it for a peer that has asked
+        """Fetch a whole blob of `size` bytes from any provider, pin it for a peer that has asked
         for that, and announce it.
 
-        Raises the errors of `get`. The blob is not kept then.
+        Raises the errors of `get`. The blob is not pinned then.
         """
         ...
 
     async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
-        """Raise JobsDiskFull if blobs of these sizes, by root, cannot be kept for an author because
-        a peer asks for it."""
+        """Raise JobsDiskFull if blobs of these sizes, by root, cannot be pinned for an author
+        because a peer asks for it."""
         ...
 
     async def pin(self, roots: Iterable[str], author: str, *, for_peer: bool) -> None:
-        """Keep blobs that were read, so that nothing evicts them.
+        """Pin blobs that were read, so that nothing evicts them.
 
         If that is done `for_peer`, which has asked for it, raises JobsDiskFull if there is no room
         for them, and ModelError `not-stored` if a part of one was evicted after it was read.
@@ -116,7 +116,7 @@ class Shelf(Shelves):
     """Blobs with inputs and outputs of jobs, on one node.
 
     `folder` holds temporary files, and one marker file for each blob that is stored only for jobs.
-    The marker of a blob that is kept for an author contains the author's peer id. `own` is the id
+    The marker of a blob that is stored for an author contains the author's peer id. `own` is the id
     of this node, and `linked` returns the peers from which blobs are fetched.
     """
 
@@ -155,7 +155,7 @@ class Shelf(Shelves):
                     await self._mark(root, Marker((author,) if author else ()))
                     if author not in ("", self._own):
                         size = max(len(data), defaults.LEAST_CHARGE)
-                        self._allotment.blobs[root] = JobBlob((author,), size, kept=True)
+                        self._allotment.blobs[root] = JobBlob((author,), size, pinned=True)
             finally:
                 await self._remove_file(path)
         if announced:
@@ -184,15 +184,15 @@ class Shelf(Shelves):
             await self._exchange.fetch_blob(root, self._linked, terms=terms)
             return await self._read_out(root)
         finally:
-            if not here and root not in self._allotment.blobs:  # a peer may have had it kept now
+            if not here and root not in self._allotment.blobs:  # a peer may have had it pinned now
                 with trio.CancelScope(shield=True):
                     await self._forget(root)
 
     async def keep(self, root: str, size: int, author: str) -> None:
         with self._allotment.using(root):
-            tree = await self._kept_tree(root, size, author, for_peer=True)
+            tree = await self._marked_tree(root, size, author, for_peer=True)
             try:
-                await self._fetch(tree, tree.leaves, author, for_peer=True, kept=True)
+                await self._fetch(tree, tree.leaves, author, for_peer=True, pin=True)
                 await self.pin([root], author, for_peer=True)
             except BaseException:
                 with trio.CancelScope(shield=True):
@@ -201,14 +201,14 @@ class Shelf(Shelves):
         await self._exchange.announce(root)
 
     async def _give_back(self, root: str) -> None:
-        """Delete a blob that was to be kept, unless it is kept already or in use elsewhere."""
+        """Delete a blob that was to be pinned, unless it is pinned already or in use elsewhere."""
         blob = self._allotment.blobs.get(root)
-        if blob is not None and not blob.kept and self._allotment.users(root) == 1:
+        if blob is not None and not blob.pinned and self._allotment.users(root) == 1:
             await self.drop(root)
 
     async def read(self, part: BlobPart, author: str, *, for_peer: bool = False) -> bytes:
         with self._allotment.using(part.root):
-            tree = await self._kept_tree(part.root, part.size, author, for_peer=for_peer)
+            tree = await self._marked_tree(part.root, part.size, author, for_peer=for_peer)
             first = part.start // CHUNK
             leaves = tree.leaves[first : (part.stop - 1) // CHUNK + 1]
             await self._fetch(tree, leaves, author, for_peer=for_peer)
@@ -222,10 +222,10 @@ class Shelf(Shelves):
         author: str,
         *,
         for_peer: bool = False,
-        kept: bool = False,
+        pin: bool = False,
     ) -> None:
-        """Fetch chunks of a blob whose tree is here, if there is room for them, also for keeping
-        the blob if `kept`. `for_peer` says that a peer has asked for it.
+        """Fetch chunks of a blob whose tree is here, if there is room for them, also for pinning
+        the blob if `pin`. `for_peer` says that a peer has asked for it.
 
         Raises JobsDiskFull if blobs of other nodes' jobs have no room.
         """
@@ -235,8 +235,8 @@ class Shelf(Shelves):
             async with self._admitting:
                 needed = await self._missing(tree, leaves)
                 part = await self._admit(needed)
-                if kept and not blob.kept:
-                    self._allotment.check_kept(blob.size + needed, part, author)
+                if pin and not blob.pinned:
+                    self._allotment.check_pinned(blob.size + needed, part, author)
                 # It stays counted if the fetch fails, because some of the chunks may be here.
                 blob.size = min(blob.size + needed, max(tree.size, blob.size))
                 blob.used = self._host.wall()
@@ -285,15 +285,15 @@ class Shelf(Shelves):
                 parts = await self._library.parts(root)
                 size = await self._host.offload(self._library.store.size_of, parts)
                 size, used = max(size, defaults.LEAST_CHARGE), self._library.usage.fetched.get(root)
-                kept = marker.use != "read"
-                self._allotment.blobs[root] = JobBlob(marker.authors, size, kept, used or 0.0)
+                pinned = marker.use != "read"
+                self._allotment.blobs[root] = JobBlob(marker.authors, size, pinned, used or 0.0)
         self._loaded = True
 
     async def check_room(self, sizes: Mapping[str, int], author: str) -> None:
         async with self._admitting:
             part, blobs = await self._admit(0), self._allotment.blobs
-            new = [size for r, size in sizes.items() if r not in blobs or not blobs[r].kept]
-            self._allotment.check_kept(sum(new), part, author)
+            new = [size for r, size in sizes.items() if r not in blobs or not blobs[r].pinned]
+            self._allotment.check_pinned(sum(new), part, author)
 
     async def pin(self, roots: Iterable[str], author: str, *, for_peer: bool) -> None:
         async with self._admitting:
@@ -302,12 +302,12 @@ class Shelf(Shelves):
                 await self._check_pin(roots, author)
             for root in sorted(roots):
                 blob = self._allotment.blobs.get(root)
-                if blob is None or (blob.kept and author in blob.authors):
+                if blob is None or (blob.pinned and author in blob.authors):
                     continue
-                authors = (*blob.authors, author) if blob.kept else (author,)
-                await self._mark(root, Marker(authors, "kept"))
+                authors = (*blob.authors, author) if blob.pinned else (author,)
+                await self._mark(root, Marker(authors, "pinned"))
                 await self._library.usage.note_added(root)  # so the quota does not evict it
-                blob.authors, blob.kept = authors, True
+                blob.authors, blob.pinned = authors, True
 
     async def _check_pin(self, roots: Iterable[str], author: str) -> None:
         """Raise the errors of `pin`."""
@@ -316,12 +316,12 @@ class Shelf(Shelves):
             if not await self._is_whole(root):
                 raise ModelError("not-stored", f"a part of {root[:16]} was evicted meanwhile")
             blob = self._allotment.blobs.get(root)
-            if blob is not None and not blob.kept:
+            if blob is not None and not blob.pinned:
                 needed += blob.size
-            elif blob is not None and len({*blob.authors, author}) > defaults.KEPT_AUTHORS:
-                raise ModelError("not-stored", f"{root[:16]} is kept for many authors already")
+            elif blob is not None and len({*blob.authors, author}) > defaults.PINNED_AUTHORS:
+                raise ModelError("not-stored", f"{root[:16]} is pinned for many authors already")
         if needed:
-            self._allotment.check_kept(needed, part, author)
+            self._allotment.check_pinned(needed, part, author)
 
     async def _is_whole(self, root: str) -> bool:
         """Return whether a blob and all of its chunks are here."""
@@ -333,7 +333,7 @@ class Shelf(Shelves):
     def _read_chunks(self, leaves: Sequence[str]) -> bytes:
         return b"".join(map(self._library.store.get, leaves))
 
-    async def _kept_tree(
+    async def _marked_tree(
         self, root: str, size: int, author: str, *, for_peer: bool = False
     ) -> Tree:
         """Fetch a blob's tree, and mark the blob as one of an author's jobs unless it was here

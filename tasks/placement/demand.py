@@ -124,7 +124,7 @@ def choose_other(
             continue
 
         def goes_first(peer: PeerId, other: str = each.root) -> tuple[bool, PeerId]:
-            return other not in members[peer].holdings, peer
+            return other not in members[peer].stored, peer
 
         later = {peer for peer in others if goes_first(peer) > goes_first(own)}
         gone = {peer: record for peer, record in others.items() if peer not in later}

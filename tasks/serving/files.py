@@ -80,8 +80,8 @@ class ShardFiles:
         if named:
             self._library.usage.note_asked(root)
         await self._sources.fetch(root, digests, progress, asked=asked)
-        if root not in (holdings := self._directory.own().holdings):
-            self._directory.publish(holdings=(*holdings, root))
+        if root not in (stored := self._directory.own().stored):
+            self._directory.publish(stored=(*stored, root))
 
     async def drop_damaged(self, plan: ShardPlan, description: str) -> None:
         """Delete the damaged chunks of a shard so that they are fetched again.

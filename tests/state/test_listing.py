@@ -118,7 +118,7 @@ def net() -> Net:
 
 
 def test_a_member_combines_record_and_feeds(net: Net) -> None:
-    net.put(MemberRecord(BOB, 7, (ADDRESS,), holdings=(OTHER,), runs=(5,)))
+    net.put(MemberRecord(BOB, 7, (ADDRESS,), stored=(OTHER,), runs=(5,)))
     net.describe(BOB, run=5)
     assert net.listed() == MemberRecord(
         BOB, 7, (ADDRESS,), "9", CAN, (TINY,), (shard(5),), (OTHER,), (5,)
@@ -200,10 +200,10 @@ async def test_waiters_see_changes_of_records_and_feeds(
 
 def test_each_own_fact_is_stated_once(net: Net) -> None:
     net.listing.publish(
-        addresses=(ADDRESS,), version="1", capacity=CAN, models=(TINY,), holdings=(ROOT,)
+        addresses=(ADDRESS,), version="1", capacity=CAN, models=(TINY,), stored=(ROOT,)
     )
     (signed,) = net.published
-    assert signed == {"addresses": (ADDRESS,), "holdings": (ROOT,)}
+    assert signed == {"addresses": (ADDRESS,), "stored": (ROOT,)}
     assert net.said["member"].facts == {
         (0, ABOUT): {"version": "1"},
         (0, CAPACITY): capacity_fact(CAN),
@@ -276,12 +276,12 @@ def test_values_that_others_would_refuse_are_not_published(net: Net, wrong: dict
 
 def test_lists_are_cut_to_their_bounds(net: Net) -> None:
     net.listing.publish(
-        holdings=(ROOT,) * 1000,
+        stored=(ROOT,) * 1000,
         shards=(shard(),) * 20,
         models=[replace(TINY, name=f"m{number}") for number in range(200)],
     )
     own = net.listing.own()
-    assert len(own.holdings) == defaults.HOLDINGS
+    assert len(own.stored) == defaults.STORED
     assert len(own.shards) == len(net.said["shards"].facts) == defaults.SHARDS
     assert len(own.models) == len(net.said["models"].facts) == defaults.MODELS
 

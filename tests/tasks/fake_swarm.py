@@ -595,7 +595,7 @@ class Node:
             capacity=Capacity(2, self.memory, True),
             models=(),
             shards=tuple(shards),
-            holdings=(),
+            stored=(),
         )
 
 

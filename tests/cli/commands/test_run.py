@@ -23,9 +23,16 @@ def test_text_streams_to_standard_output(
         assert invoke(["run", "tiny", "x"]) == 0
     out, err = capsys.readouterr()
     assert out == "hello\n"
-    assert err == (
-        "1 token · first token 12 ms · 88.0 tokens/s · 0.50 ms per hop · cut at `--max-tokens`\n"
-    )
+    assert err == ("1 token · first token 12 ms · 88.0 tokens/s · 1 node · cut at `--max-tokens`\n")
+
+
+@pytest.mark.parametrize(
+    ("peers", "words"),
+    [("aaa", "1 node"), ("aba", "2 nodes, 0.50 ms from one to the next"), ("", "1 node")],
+)
+def test_the_time_between_nodes_is_shown_if_there_are_several(peers: str, words: str) -> None:
+    nodes = [{"peer": peer, "layers": f"{at}:{at + 1}"} for at, peer in enumerate(peers)]
+    assert f" tokens/s · {words} · " in figures(decode(GeneratedText, {**ANSWER, "nodes": nodes}))
 
 
 @pytest.mark.parametrize(

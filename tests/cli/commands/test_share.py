@@ -104,4 +104,4 @@ def test_an_answer_names_its_sharer(shoal: Any, fake_daemon: Any) -> None:
     with fake_daemon({"run": events}):
         done = shoal("run", "mine", "Hi")
     assert done.code == 0 and done.out == "hello\n"
-    assert "shared by 12D3KooWOther, no root" in done.err and "per hop" not in done.err
+    assert "shared by 12D3KooWOther, no root" in done.err and "node" not in done.err

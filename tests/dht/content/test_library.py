@@ -198,7 +198,7 @@ async def test_a_manifest_from_a_peer_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_holdings(tmp_path: Path) -> None:
+async def test_stored_parts(tmp_path: Path) -> None:
     library = await open_library(tmp_path / "data")
     _, manifest = await library.add(write_folder(tmp_path / "m"))
     whole = await library.stored_parts(manifest.root)

@@ -124,7 +124,7 @@ def test_a_strangers_model_is_neither_fetched_nor_read_for_its_job() -> None:
         assert root != ROOT
         false = ShardRecord(root, True, 0, real.layers, True, "float32", 4096)
         directory.publish(
-            models=(ModelName("mine", root, real.layers, 9),), holdings=(root,), shards=(false,)
+            models=(ModelName("mine", root, real.layers, 9),), stored=(root,), shards=(false,)
         )
         await library.set_name("mine", root)
         await trio.sleep(20)

@@ -105,7 +105,7 @@ async def test_removed_model_loses_its_name(world: World) -> None:
     gone = await first.ask("model_rm", name="tiny", sure=True)
     assert gone["freed"] == loss["freed"] > 9_000_000 and used(first) == 0
     own = first.node.directory.own()
-    assert own.models == () and own.holdings == ()
+    assert own.models == () and own.stored == ()
     assert first.node.library.names() == {} and first.node.library.roots() == frozenset()
     await trio.sleep(10)
     assert (await second.ask("models"))["models"] == []

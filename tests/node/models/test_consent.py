@@ -44,9 +44,7 @@ async def has_another(node: DaemonHandle) -> str:
     made = replace(real, config={**real.config, "max_position_embeddings": 77})
     root = (await library.save(made.encode())).root
     await library.set_name("other", root)
-    node.node.directory.publish(
-        models=(ModelName("other", root, real.layers, 9),), holdings=(root,)
-    )
+    node.node.directory.publish(models=(ModelName("other", root, real.layers, 9),), stored=(root,))
     return root
 
 

@@ -19,7 +19,7 @@ class Parts:
         self.withdraw = self.withdrawn.append
         models = tuple(ModelName(root[:1], root, 6, 1000) for root in (SERVED, IDLE))
         self._own = SimpleNamespace(
-            shards=(SimpleNamespace(root=SERVED),), models=models, holdings=(SERVED, IDLE)
+            shards=(SimpleNamespace(root=SERVED),), models=models, stored=(SERVED, IDLE)
         )
 
     def own(self) -> Any:
@@ -45,7 +45,7 @@ def test_evicted_root_is_withdrawn() -> None:
     parts, said = Parts(), list[str]()
     announced(parts, said).evicted(IDLE)
     assert [model.root for model in parts.published["models"]] == [SERVED]
-    assert parts.published["holdings"] == (SERVED,)
+    assert parts.published["stored"] == (SERVED,)
     assert parts.withdrawn == [IDLE]
     assert said == [f"{IDLE[:16]} is no longer on this disk"]
 

@@ -19,7 +19,7 @@ from shoal.transport.identity import PeerId
 ROOT = "ab" * 32
 SHARD = ShardRecord(ROOT, True, 0, 6, True, "float32", 9)
 MEMBER = MemberRecord(
-    PeerId("member"), 7, models=(ModelName("tiny", ROOT, 6, 9),), shards=(SHARD,), holdings=(ROOT,)
+    PeerId("member"), 7, models=(ModelName("tiny", ROOT, 6, 9),), shards=(SHARD,), stored=(ROOT,)
 )
 
 
@@ -49,7 +49,7 @@ def test_member_records_give_records_of_the_same_keys() -> None:
     assert heard(one, record_key("name", "other")) == []
 
 
-def test_provider_record_takes_precedence_over_holdings() -> None:
+def test_provider_record_takes_precedence_over_the_member_record() -> None:
     (found,) = Discovery.told_by_members(told(Directory(MEMBER)), record_key("blob", ROOT))
     assert found.record.made == 1 and found.record.body == BlobBody(ROOT, 0, 1, ())
 
@@ -75,7 +75,7 @@ def test_keys_of_a_member_record_are_hashed_once(monkeypatch: pytest.MonkeyPatch
     assert heard(one, record_key("name", "other")) == [] and not one.keys
 
 
-async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
+async def test_node_publishes_roots_names_and_shards(world: World) -> None:
     daemon = await world.host("alone").start()
     await daemon.serving()
     await daemon.generate("Once", max_tokens=40)

@@ -110,10 +110,10 @@ async def test_a_change_reaches_all_and_is_forwarded_once(
     await trio.sleep(5)
     versions = [node.directory.version for node in nodes]
     net.sent.clear()
-    nodes[2].directory.publish(holdings=(ROOT,))
+    nodes[2].directory.publish(stored=(ROOT,))
     await trio.sleep(1)
     for node, version in zip(nodes, versions, strict=True):
-        assert node.directory.members()[nodes[2].peer].holdings == (ROOT,)
+        assert node.directory.members()[nodes[2].peer].stored == (ROOT,)
         assert await node.directory.changed(version) > version
     # Its author tells 5; each tells at most the 4 that are neither author nor sender.
     assert len(net.sent) <= 5 + 5 * 4
@@ -125,11 +125,11 @@ async def test_publishing_the_same_again_sends_nothing(
 ) -> None:
     node, _ = start(net, 2)
     await trio.sleep(1)
-    node.directory.publish(holdings=(ROOT,))
+    node.directory.publish(stored=(ROOT,))
     await trio.sleep(1)
     net.sent.clear()
     before = node.directory.own()
-    node.directory.publish(holdings=(ROOT,))
+    node.directory.publish(stored=(ROOT,))
     assert node.directory.own() is before
     assert not net.sent
 
@@ -157,7 +157,7 @@ async def test_a_restart_with_a_clock_behind_still_counts_as_later(
 ) -> None:
     nodes = start(net, 3)
     await trio.sleep(2)
-    nodes[2].directory.publish(holdings=(ROOT,))
+    nodes[2].directory.publish(stored=(ROOT,))
     await trio.sleep(1)
     nodes[2].die()
     back = FakeNode(net, 3, ahead=-1000)
@@ -165,7 +165,7 @@ async def test_a_restart_with_a_clock_behind_still_counts_as_later(
     await trio.sleep(10)
     assert back.directory.own().seq > WALL * 1000
     for node in nodes[:2]:
-        assert node.directory.members()[back.peer].holdings == ()
+        assert node.directory.members()[back.peer].stored == ()
 
 
 @pytest.mark.trio
@@ -224,7 +224,7 @@ def test_invalid_records_are_not_published() -> None:
     directory = Membership(host, Alone(), Identity.generate(host))  # type: ignore[arg-type]
     before = directory.own()
     wrong: list[dict[str, Any]] = [
-        {"holdings": (ROOT,) * (defaults.HOLDINGS + 1)},
+        {"stored": (ROOT,) * (defaults.STORED + 1)},
         {"runs": (defaults.MAX_SEQ,)},
         {"version": "1"},  # it belongs in feeds
     ]

@@ -35,7 +35,7 @@ RECORD = MemberRecord(
     peer=ALICE.peer,
     seq=7,
     addresses=("/ip4/192.0.2.1/tcp/4001",),
-    holdings=(ROOT,),
+    stored=(ROOT,),
     runs=(5, 9),
     aims=(Aim(ROOT, 3, 9, Rank.CLAIMS),),
 )
@@ -85,7 +85,7 @@ def test_a_full_record_fits() -> None:
     full = replace(
         RECORD,
         addresses=tuple(f"/dns4/{'a.' * 120}x{n}x/tcp/40001/p2p/{BOB.peer}" for n in range(10, 26)),
-        holdings=(ROOT,) * defaults.HOLDINGS,
+        stored=(ROOT,) * defaults.STORED,
         runs=tuple(defaults.MAX_SEQ - 1 - n for n in range(defaults.SHARDS)),
         aims=tuple(
             Aim(f"{number:02x}" * 32, defaults.MAX_LAYERS, defaults.MAX_LAYERS, Rank.FIXED, 1 << 60)
@@ -139,11 +139,11 @@ def test_a_record_over_the_size_is_refused() -> None:
         {"addresses": "x"},
         {"addresses": [1]},
         {"addresses": [""] * (defaults.ADDRESSES + 1)},
-        {"holdings": [ROOT] * (defaults.HOLDINGS + 1)},
-        {"holdings": [b"x"]},
-        {"holdings": ["AB" * 32]},
-        {"holdings": [ROOT + "0"]},
-        {"holdings": None},
+        {"stored": [ROOT] * (defaults.STORED + 1)},
+        {"stored": [b"x"]},
+        {"stored": ["AB" * 32]},
+        {"stored": [ROOT + "0"]},
+        {"stored": None},
         {"runs": [-1]},
         {"runs": [True]},
         {"runs": [1.0]},
@@ -164,7 +164,7 @@ def test_fields_that_belong_in_feeds_are_ignored() -> None:
 def test_an_own_record_out_of_bounds_is_not_signed() -> None:
     shard = ShardRecord(ROOT, True, 0, 3, True, "", 1)
     said: list[dict[str, Any]] = [{"version": "1"}, {"shards": (shard,)}, {"capacity": CAPACITY}]
-    wrong: list[dict[str, Any]] = [{"runs": [-1]}, {"holdings": ("x",)}]
+    wrong: list[dict[str, Any]] = [{"runs": [-1]}, {"stored": ("x",)}]
     for each in (*said, *wrong):
         with pytest.raises(BadRecord):
             seal_record(ALICE, replace(RECORD, **each))
@@ -240,8 +240,8 @@ def test_a_record_that_was_checked_is_not_checked_again(monkeypatch: pytest.Monk
     assert open_record(small) is open_record(bytes(bytearray(small)))
     assert checked == [small]
     aims = tuple(Aim(f"{number:064x}", 3, 9, Rank.CLAIMS) for number in range(defaults.AIMS))
-    roots = tuple(f"{number:064x}" for number in range(defaults.HOLDINGS))
-    large = seal_record(ALICE, replace(RECORD, seq=78, holdings=roots, aims=aims))
+    roots = tuple(f"{number:064x}" for number in range(defaults.STORED))
+    large = seal_record(ALICE, replace(RECORD, seq=78, stored=roots, aims=aims))
     assert len(large) > defaults.OPENED_BYTES
     assert open_record(large) == open_record(large)
     assert checked == [small, large, large], "records that take much memory are not remembered"

@@ -178,7 +178,7 @@ async def test_a_blob_of_two_authors_is_kept_for_both(
     await made.shelf.tidy_kept(lambda author: False)
     assert not made.roots
     root = await kept_by(made, OTHER)
-    for author in AUTHORS[: defaults.KEPT_AUTHORS - 1]:
+    for author in AUTHORS[: defaults.PINNED_AUTHORS - 1]:
         await made.shelf.keep(root, 2 * MIB, author)
     with pytest.raises(ModelError, match="many authors"):
         await made.shelf.keep(root, 2 * MIB, AUTHOR)

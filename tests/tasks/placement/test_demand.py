@@ -174,7 +174,7 @@ def test_one_of_two_leaves_for_a_model_that_no_node_serves() -> None:
     claiming = {peer: aims(record, ROOT, Rank.CLAIMS) for peer, record in members.items()}
     assert other(claiming, "a", ROOT) == ROOT and other(claiming, "b", ROOT) is None
     b = PeerId("b")
-    claiming[b] = replace(claiming[b], holdings=(ROOT,))
+    claiming[b] = replace(claiming[b], stored=(ROOT,))
     assert other(claiming, "b", ROOT) == ROOT and other(claiming, "a", ROOT) is None, (
         "the one that has chunks of it goes"
     )

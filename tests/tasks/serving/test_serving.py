@@ -176,7 +176,7 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
         assert world.exchange.asked == [OTHER]
         assert world.exchange.fetched == world.manifest.digests_of(False, 1, 2, True)
         assert world.engine.loads[0].parts == Parts(False, 1, 2, True)
-        assert world.directory.own().holdings == (world.manifest.root,)
+        assert world.directory.own().stored == (world.manifest.root,)
         (shard,) = world.shards()
         assert (shard.root, shard.start, shard.stop, shard.head, shard.dtype) == (
             world.manifest.root, 1, 2, True, "float32",
