@@ -386,9 +386,9 @@ class Liveness:
         """Begin the checks that are due if a round may begin, and return their members."""
         if not self._rounds.has(now):
             return []
-        live = [watched for _, watched in self._unlinked() if watched.live]
-        self.crowd = max((len(live) + len(self._links)) / defaults.CROWD, 1.0)
-        alone = sum(not watched.networks for watched in live)
+        live = len(self._links) + sum(watched.live for _, watched in self._unlinked())
+        self.crowd = max(live / defaults.CROWD, 1.0)
+        alone = self._alone()
         ready = [
             (at, watched.urgency, watched.rank, peer)
             for peer, watched in self.watched.items()
@@ -420,16 +420,24 @@ class Liveness:
         calm_at = now if self._calm.has(now) else self._calm.due
         shared_at = now if self._questions.has(now) else self._questions.due
         round_at = now if self._rounds.has(now) else self._rounds.due
+        unseen, alone = inf, self._alone()
         for peer, watched in self.watched.items():
             due = self._due(peer, watched)
             if watched.shared:
                 due = max(due, shared_at)
-            else:
-                due = max(due, round_at)
-                if due < calm_at and watched.urgency in CALM:
-                    due = calm_at
+            elif (due := max(due, round_at)) < inf and (urgency := watched.urgency) in CALM:
+                due = max(due, calm_at)
+                if urgency is Urgency.UNSEEN:
+                    unseen = min(unseen, due)
+                    continue
             least = min(least, due, self._ends(peer, watched))
+        if alone < defaults.ALONE:  # otherwise they wait for a change, which wakes the loop
+            least = min(least, unseen)
         return max(least, now + defaults.TURN_S)
+
+    def _alone(self) -> int:
+        """Return the number of live members without a link or a witness."""
+        return sum(watched.live and not watched.networks for _, watched in self._unlinked())
 
     def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
         return ((p, w) for p, w in self.watched.items() if p not in self._links)

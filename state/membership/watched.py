@@ -95,7 +95,7 @@ class Watched:
         One question to the peer that brought the last proofs then asks about many members.
         """
         early = self.through is not None and self.urgency is Urgency.ALONE
-        return defaults.TOGETHER_S if early else 0.0
+        return max(defaults.TOGETHER_S, self._again / 4) if early else 0.0
 
     @property
     def ends(self) -> float:
