@@ -82,6 +82,7 @@ class Checkpoint:
 
     def greedy(self, text: str, count: int) -> list[int]:
         """Return what transformers generates."""
+        torch.set_num_threads(1)  # two wait for each other where the cores are busy
         ids = torch.tensor([self.tokenizer.encode(text).ids])
         with torch.inference_mode():
             out = self.model.generate(ids, do_sample=False, max_new_tokens=count)

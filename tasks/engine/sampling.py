@@ -6,6 +6,7 @@ state passes from one token to the next.
 """
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
+_AT_ONCE = 1 << 18  # logits of which the likeliest tokens are found together
 GOLDEN = 0x9E3779B97F4A7C15
 MIX1 = 0xBF58476D1CE4E5B9
 MIX2 = 0x94D049BB133111EB
@@ -43,17 +45,59 @@ class Change(NamedTuple):
         return (divided - self.penalty).astype(np.float32)
 
 
+class Peak(NamedTuple):
+    """The likeliest token of a row of logits, its logit, and the logarithm of the sum of
+    exp(logit - largest) of all tokens."""
+
+    token: int
+    logit: float
+    log_total: float
+
+
+def row_peaks(rows: Logits) -> list[Peak]:
+    """Return the peak of each row (rows x vocabulary).
+
+    A row has the same peak beside any other rows.
+    """
+    some = max(1, _AT_ONCE // rows.shape[1])  # more would not stay in the processor's cache
+    if len(rows) == 1 or some == 1:
+        return [_peak(row) for row in rows]
+    return [peak for at in range(0, len(rows), some) for peak in _peaks(rows[at : at + some])]
+
+
+def _peak(logits: Logits) -> Peak:
+    """Return the first NaN if there is one, else the lowest id with the largest logit."""
+    token = int(logits.argmax())
+    largest = logits[token]
+    if not math.isfinite(largest):
+        return Peak(token, float(largest), math.nan)
+    total = float(np.exp(logits - largest).sum(dtype=np.float64))
+    return Peak(token, float(largest), math.log(total))
+
+
+def _peaks(rows: Logits) -> Iterator[Peak]:
+    """Yield the same for each row. For many rows of few logits that is faster."""
+    tokens = rows.argmax(axis=1)
+    largest = rows[np.arange(len(rows)), tokens]
+    with np.errstate(all="ignore"):  # of rows that are not finite, of which nothing else is used
+        totals = np.exp(rows - largest[:, None]).sum(axis=1, dtype=np.float64)
+    for token, logit, total in zip(tokens.tolist(), largest.tolist(), totals.tolist(), strict=True):
+        yield Peak(token, logit, math.log(total) if math.isfinite(logit) else math.nan)
+
+
 def choose(
-    logits: Logits, sampling: Sampling, position: int, change: Change | None = None
+    logits: Logits,
+    sampling: Sampling,
+    position: int,
+    change: Change | None = None,
+    peak: Peak | None = None,
 ) -> tuple[int, float]:
     """Return the token at `position` and its log-probability at temperature 1, without the change.
 
-    `logits` has one float32 per token id. Raises EngineError `not-finite` if the largest is
-    infinite or NaN.
+    `logits` has one float32 per token id. `peak` is what `row_peaks` returns for them, if it
+    is known. Raises EngineError `not-finite` if the largest is infinite or NaN.
     """
-    # The first NaN if there is one, else the lowest id with the largest logit.
-    token = int(logits.argmax())
-    largest = float(logits[token])
+    token, largest, log_total = peak or _peak(logits)
     if not math.isfinite(largest):
         raise EngineError("not-finite", f"the logits for position {position} are not finite")
     shaped, top = logits, largest
@@ -64,21 +108,15 @@ def choose(
         top = float(shaped[token])
     if sampling.temperature > 0:
         token = _draw(shaped, top, sampling, position)
-    return token, float(logits[token]) - largest - _log_total(logits, largest)
-
-
-def _log_total(logits: Logits, largest: float) -> float:
-    """Return the logarithm of the sum of exp(logits - largest)."""
-    return math.log(float(np.exp(logits - np.float32(largest)).sum(dtype=np.float64)))
+    return token, float(logits[token]) - largest - log_total
 
 
 def most_likely(logits: Logits, count: int) -> tuple[Likely, ...]:
     """Return the `count` tokens with the largest logits, with their log-probabilities at
     temperature 1, in descending order. Ties: ascending ids. All logits must be numbers."""
     ids = _leading(logits, min(count, len(logits)))
-    largest = float(logits[ids[0]])
-    total = _log_total(logits, largest)
-    return tuple((int(each), float(logits[each]) - largest - total) for each in ids)
+    _, largest, log_total = _peak(logits)
+    return tuple((int(each), float(logits[each]) - largest - log_total) for each in ids)
 
 
 def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> int:

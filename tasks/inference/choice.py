@@ -423,22 +423,33 @@ class Choice:
 
     def closed(self, run: GenerationRun, model: Model) -> None:
         """Learn from the tokens of a session that has ended."""
-        self._learn(run)
-        self.measure(run, model)
-
-    def _learn(self, run: GenerationRun) -> None:
-        """Learn how fast the stages of a planned chain compute."""
         plan, _ = self._plans.pop(run.session, (None, None))
         if plan is None:
+            self._learn_mended(run, model)
+        else:
+            if run.times.first_at is None:
+                self.router.beliefs.dropped(plan.stages)
+            ring = self._learn(run, plan)
+            if run.times.tokens >= TOKENS_LEAST:
+                self.errors.token.note(plan.cost.token_s, run.times.token_s)
+                self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
+        self.measure(run, model)
+
+    def _learn_mended(self, run: GenerationRun, model: Model) -> None:
+        """Learn from a chain that was not planned, because its stages have replaced others."""
+        members = self._directory.members()
+        if run.times.tokens < TOKENS_LEAST or any(peer not in members for peer in run.peers):
             return
-        if run.times.first_at is None:
-            self.router.beliefs.dropped(plan.stages)
+        want = Want(model.root, model.layers, 1, NO_PREFIX, hidden=model.hidden)
+        view, now = self._view_of(members, model), self._host.now()
+        self._learn(run, self.router.describe(view, want, run.route, now))
+
+    def _learn(self, run: GenerationRun, plan: PlannedChain) -> float:
+        """Learn how fast the stages of a chain compute. Return the seconds of a token on links."""
         ring = sum(self._links_s(run.peers)) + plan.sent.row_s
-        if run.times.tokens >= TOKENS_LEAST:
-            self.errors.token.note(plan.cost.token_s, run.times.token_s)
-            self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
         seen = Observed(0.0, 0.0, 0, run.times.token_s, ring, run.times.tokens - 1)
         self.router.beliefs.observed(plan.stages, seen, self._host.now())
+        return ring
 
     def _expected(self, plan: PlannedChain) -> list[Expected[PeerId]]:
         """Return what each stage of a chain was expected to take for a token."""

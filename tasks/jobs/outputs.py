@@ -45,12 +45,17 @@ class OutputFolder:
             return {entry.name: entry.size for entry in self.files.list(self.path)}
         return {}
 
-    def append(self, name: str, output: bytes, seal: StateSeal | None) -> None:
-        """Add the output of a row to a file, sealed if there is a seal."""
+    def append(self, name: str, output: bytes, seal: StateSeal | None) -> int:
+        """Add the output of a row to a file, sealed if there is a seal. Return the bytes that it
+        takes at most: on the disk, or else in memory."""
+        size = len(output)
         with suppress(OSError, Unsealable):  # without the key, it is only in memory
             if seal is not None:
                 output = b64encode(seal.seal(output)) + b"\n"
-            self.files.append(self.path / name, b"%08x %s" % (crc32(output), output))
+            line = b"%08x %s" % (crc32(output), output)
+            size = len(line)  # a part of it may be there, if the disk is full
+            self.files.append(self.path / name, line)
+        return size
 
     def read(self, name: str, seal: StateSeal | None) -> dict[int, bytes]:
         """Return the intact outputs of a file, by the numbers of their lines."""
@@ -76,7 +81,7 @@ class OutputFolder:
 @dataclass(slots=True)
 class _Piece:
     """The outputs of a piece by line number, or None if they are only in its file. `size` is in
-    bytes."""
+    bytes: those of its file, or of the outputs if they have none."""
 
     lines: dict[int, bytes] | None
     size: int = 0
@@ -103,10 +108,11 @@ class PieceOutputs:
         """Return the outputs of a piece by line number. The caller adds to them, and calls `added`
         for each."""
         pieces, name = await self._known(), _name(job)
-        lines = pieces[name].lines if name in pieces else None
+        piece = pieces.get(name, _Piece(None))
+        lines = piece.lines
         if lines is None:
             lines = await self._read(job, name)
-            pieces[name] = _Piece(lines, sum(map(len, lines.values())))
+            pieces[name] = _Piece(lines, max(piece.size, sum(map(len, lines.values()))))
         pieces.move_to_end(name)
         await self._trim(pieces)
         return lines
@@ -115,9 +121,10 @@ class PieceOutputs:
         """Store the output of a row that is new in an open piece."""
         pieces, name = await self._known(), _name(job)
         if (piece := pieces.get(name)) is not None:  # otherwise others needed its space
-            piece.size += len(output)
+            size = len(output)
             if self._host is not None and self._folder is not None and self._is_stored(job):
-                await self._host.offload(self._folder.append, name, output, self._seal(job))
+                size = await self._host.offload(self._folder.append, name, output, self._seal(job))
+            piece.size += size
             if name not in pieces:  # removed meanwhile, perhaps before its file was written
                 await self._remove(pieces, name)
             await self._trim(pieces)

@@ -314,6 +314,12 @@ class Router:
                     search, chain = search_, other
         return self._planned(view, want, search, chain, said)
 
+    def describe(
+        self, view: GatewayView, want: Want, chain: tuple[Hop, ...], now: float
+    ) -> PlannedChain:
+        """Return what is believed of a given chain now."""
+        return self._planned(view, want, self._search(view, want, chain, now), chain, NO_REPLIES)
+
     def _search(
         self,
         view: GatewayView,

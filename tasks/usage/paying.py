@@ -4,7 +4,7 @@ from collections import Counter
 
 import trio
 
-from ...state.views.jobs import Jobs
+from ...state.views.jobs import Job, Jobs
 from ...transport.guard import Guard
 from ...transport.identity import PeerId
 from .. import defaults
@@ -22,27 +22,24 @@ class Payers:
     def now(self, use: Use) -> PeerId | None:
         """Return the peer that pays for a use.
 
-        This is the gateway or, if it names a job, the author of that job. The gateway must have
-        claimed the job; otherwise it could name any job. Returns None if this node does not know
-        the job or the claim.
+        This is the gateway or, if it names a job, the author of that job. The gateway must have the
+        claim that counts; otherwise it could name any job, as any peer may claim any job. Returns
+        None if this node does not know the job or that claim.
         """
         if not use.job:
             return use.gateway
-        author: PeerId | None = None
+        job: Job | None = None
         with self._guard.around(use.gateway):
-            standing = self._jobs.get(use.job)
-            if standing is not None and standing.job is not None:
-                author = standing.job.author if self._jobs.claim_by(use.gateway, use.job) else None
-        return author
+            job = self._claimed(use)
+        return None if job is None else job.author
 
     async def soon(self, use: Use) -> PeerId:
         """Return the peer that pays for a use that begins and occupies a place, once the claim is
         here.
 
-        Any peer may claim any job, so only the claim that counts makes the author pay. It spreads
-        through feeds, and may arrive after the request for which it was made. After USAGE_CLAIM
-        seconds without it, the gateway pays. It pays at once if too many uses wait, since each one
-        looks at every change of jobs.
+        That claim spreads through feeds, and may arrive after the request for which it was made.
+        After USAGE_CLAIM seconds without it, the gateway pays. It pays at once if too many uses
+        wait, since each one looks at every change of jobs.
         """
         waits, waiting = self._waits[use.gateway], self._waits.total()
         if waits < defaults.USAGE_WAITS and waiting < defaults.USAGE_WAITING:
@@ -63,12 +60,13 @@ class Payers:
     def _has_right(self, use: Use) -> bool:
         """Return whether the gateway names no job, or one that it now does by the claim that
         counts."""
-        standing = self._jobs.get(use.job) if use.job else None
+        return not use.job or self._claimed(use, done=False) is not None
+
+    def _claimed(self, use: Use, *, done: bool = True) -> Job | None:
+        """Return the job that a use names, if the claim that counts is the gateway's. `done` says
+        whether the claim may be that of a finished job."""
+        standing = self._jobs.get(use.job)
         claim = None if standing is None else standing.claim
-        return not use.job or (
-            standing is not None
-            and standing.job is not None
-            and claim is not None
-            and claim.claimant == use.gateway
-            and not claim.done
-        )
+        if standing is None or claim is None or claim.claimant != use.gateway:
+            return None
+        return None if claim.done and not done else standing.job

@@ -55,6 +55,7 @@ def greedy(prompt: str, count: int) -> str:
     import transformers
     from tokenizers import Tokenizer
 
+    torch.set_num_threads(1)  # two wait for each other where the cores are busy
     tokenizer = Tokenizer.from_file(str(embedded_folder() / "tokenizer.json"))
     model = transformers.LlamaForCausalLM.from_pretrained(embedded_folder(), dtype=torch.float32)
     ids = torch.tensor([tokenizer.encode(prompt).ids])

@@ -32,7 +32,7 @@ from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Sampling, Span
 from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..kv.states import StateUse
 from ..passes import Tuner
-from ..sampling import Change, choose, most_likely
+from ..sampling import Change, choose, most_likely, row_peaks
 from ..scheduling.costs import NO_PICK_COSTS, AdapterCosts, PickCosts, StepCosts
 from ..shard import ChosenToken, Pick, Piece, Slots, Stop
 from ..wire import Buffer
@@ -261,7 +261,9 @@ class TorchCompute(ShardModel):
         return raw_bytes(self.device.download(pack(out)))
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[ChosenToken | EngineError]:
-        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
+        # Most picks have one row, and a slice of each would take as long as its product.
+        lasts = [each.rows if each.rows.shape[0] == 1 else each.rows[-1:] for each in picks]
+        logits = self.logits(torch.cat(lasts))
         again = [row for row, pick in enumerate(picks) if pick.reference]
         if again:
             plain = copy.copy(self)
@@ -298,9 +300,9 @@ class TorchCompute(ShardModel):
         """Return the same, chosen on the CPU."""
         rows = self.device.download(logits).numpy()  # numpy is faster than torch on the CPU
         chosen: list[ChosenToken | EngineError] = []
-        for row, pick in zip(rows, picks, strict=True):
+        for row, pick, peak in zip(rows, picks, row_peaks(rows), strict=True):
             try:
-                token, logprob = choose(row, pick.sampling, pick.position, pick.change)
+                token, logprob = choose(row, pick.sampling, pick.position, pick.change, peak)
                 top = most_likely(row, pick.top) if pick.top else ()
                 chosen.append(ChosenToken(token, logprob, top))
             except EngineError as error:

@@ -300,6 +300,9 @@ static inline void unpack_block(const Matrix *m, const uint8_t *from, float *to)
     }
 }
 
+// Beside each round of rows, a part of the next weights is prefetched. The processor itself does not
+// read so far ahead, and would wait for the weights in every first round. With few rounds there is
+// too little to compute meanwhile.
 static void panel_of_values(const Matrix *m, int64_t panel, const Rows *r, float *y) {
     alignas(64) float weights[DEEP * PANEL];
     for (int64_t block = 0; block < r->blocks; block += 2) {
@@ -313,7 +316,16 @@ static void panel_of_values(const Matrix *m, int64_t panel, const Rows *r, float
             b = weights;
         }
         const float *x = r->values + block / 2 * r->count * DEEP;
-        multiply<Number>(r->count, PANEL, depth, x, DEEP, 1, b, PANEL, y, PANEL);
+        const uint8_t *ahead = from + depth / GROUP * block_bytes(m->kind, m->group);
+        int64_t rounds = (r->count + 5) / 6, lines = rounds > 2 ? (ahead - from) / 64 : 0;
+        float *to = y;
+        for (int64_t rows = r->count; rounds; rounds--) {
+            int64_t some = (rows + rounds - 1) / rounds, part = (lines + rounds - 1) / rounds;
+            for (int64_t i = 0; i < part; i++) prefetch(ahead + i * 64);
+            multiply<Number>(some, PANEL, depth, x, DEEP, 1, b, PANEL, to, PANEL);
+            rows -= some, x += some * DEEP, to += some * PANEL;
+            lines -= part, ahead += part * 64;
+        }
     }
 }
 

@@ -24,8 +24,9 @@ from .talk import Talk
 class Advancing:
     """Finds faster chains for running answers.
 
-    An answer moves MOVES times at most, and never back to a stage that it has left, so that it does
-    not oscillate.
+    An answer moves MOVES times at most, and never to a stage that it has left, so that it does not
+    oscillate. It may undo its last move, and does not move again after that: the new stages were
+    slower than they had claimed, and others may lie as well.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class Advancing:
     async def watch(self, talk: Talk, run: GenerationRun) -> None:
         """Offer a faster chain to a session as soon as there is one that is ready."""
         version = self._directory.version
-        while talk.moves < MOVES:
+        while talk.moves < MOVES or talk.moved_from:
             await trio.sleep(MOVE_LOOK)
+            if not run.round_s:
+                continue  # too few tokens have come over this chain
             route = await self._faster(talk, run)
             if route and await self._standing.prepare(talk, run, route):
                 run.items.put(Faster(route))
@@ -72,11 +75,18 @@ class Advancing:
         """Return the fastest chain of stages and replicas with known links, and its seconds for a
         token.
 
-        It was measured, or differs in one place or two from the present one: others are reached by
-        further moves. Other tasks run between the places: a long chain with many replicas would
-        stall them.
+        If the last move was a mistake, that is the chain before it, whatever others seem to be.
+        Else it was measured, or differs in one place or two from the present one: others are
+        reached by further moves. Other tasks run between the places: a long chain with many
+        replicas would stall them.
         """
         best = run.route, self._choice.token_s(run.route, talk.model)
+        if talk.moved_from and await self._may_return(talk, run):
+            seconds = self._choice.token_s(talk.moved_from, talk.model)
+            if seconds <= MOVE_RATIO * run.round_s:
+                return talk.moved_from, seconds
+        if talk.moves >= MOVES:
+            return best
         replicas = list[list[Hop]]()
         for hop in run.route:
             await trio.lowlevel.checkpoint()
@@ -95,6 +105,15 @@ class Advancing:
                     if seconds < best[1] and self._choice.knows(route):
                         best = route, seconds
         return best
+
+    async def _may_return(self, talk: Talk, run: GenerationRun) -> bool:
+        """Return whether the stages of the chain before the last move still serve their layers."""
+        replicas = list[list[Hop]]()
+        for hop in run.route:
+            await trio.lowlevel.checkpoint()
+            found = self._standing.replicas(talk, hop)
+            replicas.append([other for other in found if self._courier.reaches(other.peer)])
+        return _consists(talk.moved_from, run.route, replicas)
 
     def _replicas(self, talk: Talk, hop: Hop) -> list[Hop]:
         """Return the linked replicas of a stage that this answer has not left: the nearest ones."""

@@ -6,7 +6,7 @@ import trio
 
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
-from ...defaults import ACCUSATIONS, CRAWL_MOVES, OPEN_ATTEMPTS, RETURN_LOOK
+from ...defaults import ACCUSATIONS, CRAWL_MOVES, MOVES, OPEN_ATTEMPTS, RETURN_LOOK
 from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
 from ..generation import GenerationRun
@@ -119,12 +119,14 @@ class Replacing:
     async def advance(self, talk: Talk, before: GenerationRun, faster: Faster) -> bool:
         """Let a faster chain take over, whose new stages are standbys. Return whether it has."""
         without = {*before.peers} - {hop.peer for hop in faster.route}
-        talk.moves += 1
+        returns = faster.route == talk.moved_from
+        talk.moves = MOVES if returns else talk.moves + 1
         if before.covered(without) != faster.route:  # a standby has ended meanwhile
             return False
         if not await self._mending.mend(talk, before, without, ahead=True):
             return False
         talk.left |= without
+        talk.moved_from = () if returns else before.route
         return True
 
     async def move(self, talk: Talk, before: GenerationRun, error: StageLost | None = None) -> bool:

@@ -11,6 +11,7 @@ from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
 from ..generation import GenerateRequest, GenerationRun, Model, SessionPurpose
 from ..line import RoomRequest
+from ..routing import Hop
 from ..surviving.recovery import Crashes
 from .answer import Answer
 from .recomputing import KnownAnswer
@@ -34,6 +35,7 @@ class Talk:
     epoch: int = 1  # the highest one of all its sessions
     outrun: int = 0  # times that stages were replaced because the chain crawled
     moves: int = 0  # to faster chains
+    moved_from: tuple[Hop, ...] = ()  # the chain before the last move, if it may still return
     left: set[PeerId] = field(default_factory=set)  # stages that it has left for faster ones
     accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number

@@ -42,6 +42,8 @@ class Curve:
         self._host = host
         self.folder = folder
         self._events: Path | None = None
+        self._first = 1  # step with which the file of events begins
+        self._files = 0  # number of files of events so far
         self._lines = bytearray()
         self._records = bytearray()
         self._torn = False  # whether an append failed, which may have written a part of a line
@@ -54,18 +56,25 @@ class Curve:
         await self._host.offload(self._open, step)
 
     def _open(self, step: int) -> None:
-        files, wall = self._host.files, self._host.wall()
+        files = self._host.files
         write_points(files, self.folder, self.points)
-        number = sum("tfevents" in entry.name for entry in files.list(self.folder))
-        name = f"events.out.tfevents.{int(wall)}.{min(number, defaults.STARTS):04}.shoal"
-        self._events = self.folder / name
-        files.append(self._events, events.beginning(wall, step + 1))
+        self._files = sum("tfevents" in entry.name for entry in files.list(self.folder))
+        self._first = step + 1
+        self._begin(b"")
+
+    def _begin(self, records: bytes) -> None:
+        """Begin a file of events with the records of this run so far."""
+        wall = self._host.wall()
+        number = min(self._files, defaults.STARTS)
+        path = self.folder / f"events.out.tfevents.{int(wall)}.{number:04}.shoal"
+        self._host.files.write(path, events.beginning(wall, self._first) + records)
+        self._events, self._files = path, self._files + 1
 
     def add(self, point: Point) -> None:
         """Append a point. It is written at the next `flush`."""
         self.points.append(point)
         self._lines += encode_point(point)
-        self._records += events.scalars(point.wall, point.step, _values(point))
+        self._records += _record(point)
 
     async def flush(self) -> None:
         """Write the new points. If the disk is full, they are only in memory until it has space."""
@@ -81,7 +90,10 @@ class Curve:
         if self._events is None or not self._lines:
             return
         lines, records = bytes(self._lines), bytes(self._records)
-        await self._host.offload(self._append, self._events, lines, records)
+        if self._torn:
+            await self._host.offload(self._replace, self._events)
+        else:
+            await self._host.offload(self._append, self._events, lines, records)
         del self._lines[: len(lines)], self._records[: len(records)]
 
     def _sync(self) -> None:
@@ -90,18 +102,30 @@ class Curve:
                 self._host.files.sync(path)
 
     def _append(self, path: Path, lines: bytes, records: bytes) -> None:
-        files, torn, self._torn = self._host.files, self._torn, True
-        if torn:
-            write_points(files, self.folder, self.points)
-        else:
-            files.append(self.folder / "loss.jsonl", lines)
-        files.append(path, records)
+        self._torn = True
+        self._host.files.append(self.folder / "loss.jsonl", lines)
+        self._host.files.append(path, records)
+        self._torn = False
+
+    def _replace(self, torn: Path) -> None:
+        """Write both files again after a failed append. The events get another name, because a
+        reader may have the torn file open, and would wait for the rest of it."""
+        write_points(self._host.files, self.folder, self.points)
+        own = [point for point in self.points if point.step >= self._first]
+        self._begin(b"".join(map(_record, own)))
+        if self._events != torn:
+            self._host.files.remove(torn)
         self._torn = False
 
 
 def encode_point(point: Point) -> bytes:
     """Return the line of a point in the file of a curve."""
     return json.dumps(point.fields()).encode() + b"\n"
+
+
+def _record(point: Point) -> bytes:
+    """Return the event of a point."""
+    return events.scalars(point.wall, point.step, _values(point))
 
 
 def _values(point: Point) -> dict[str, float]:

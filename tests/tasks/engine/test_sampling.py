@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.tasks.engine import sampling as module
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import Sampling
-from shoal.tasks.engine.sampling import Change, choose, gumbel, kept, most_likely
+from shoal.tasks.engine.sampling import Change, choose, gumbel, kept, most_likely, row_peaks
 
 SPEC = Path(__file__).parents[3] / "docs" / "spec" / "sampling.md"
 MASK = (1 << 64) - 1
@@ -162,6 +162,20 @@ def test_logits_that_are_not_finite_are_refused(bad: float) -> None:
         assert failure.value.code == "not-finite"
     with pytest.raises(EngineError):
         choose(np.full(3, -np.inf, dtype=np.float32), Sampling(), 0)
+
+
+def test_a_row_has_the_same_peak_beside_any_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 3 * 700)  # a group of three rows
+    rows = (np.random.default_rng(6).normal(size=(8, 700)) * 4).round(1).astype(np.float32)
+    rows[2, 5], rows[4, 6], rows[6] = math.nan, math.inf, -math.inf
+    found = row_peaks(rows)
+    assert [repr(each) for each in found] == [repr(row_peaks(row[None])[0]) for row in rows]
+    assert [math.isfinite(each.logit) for each in found] == [at not in (2, 4, 6) for at in range(8)]
+    for at in (0, 3, 7):  # of different groups
+        token, logit, log_total = found[at]
+        assert (token, logit) == (int(rows[at].argmax()), float(rows[at].max()))
+        total = math.fsum(math.exp(float(each) - logit) for each in rows[at])
+        assert log_total == pytest.approx(math.log(total))
 
 
 def test_logprob_is_of_the_unfiltered_distribution() -> None:

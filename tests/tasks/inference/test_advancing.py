@@ -24,7 +24,7 @@ Route = tuple[str, ...]
 
 class Moved(Answered):
     """An answer whose chains have predicted times: a token takes `base` seconds, and 0.01 more for
-    each stage of the first chain. It takes 0.18 there."""
+    each stage of the first chain. It takes 0.18 there, and more in any chain that was left."""
 
     def __init__(self, patch: pytest.MonkeyPatch, base: float) -> None:
         super().__init__()
@@ -37,6 +37,8 @@ class Moved(Answered):
         patch.setattr(advancing, "MOVE_AGAIN", 0.4)
 
     def token_s(self, chain: Sequence[Hop], model: Model) -> float:
+        if tuple(hop.peer for hop in chain) in self.routes[:-1]:
+            return 0.25
         return self.base + 0.01 * sum(hop.peer in self.routes[0] for hop in chain)
 
     async def answer(self) -> list[Route]:
@@ -83,7 +85,8 @@ async def test_an_answer_does_not_oscillate(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes = await Envious(monkeypatch, 0.05).answer()
-    assert 2 <= len(routes) <= 1 + MOVES and len({*routes}) == len(routes)
+    assert 2 <= len(routes) <= 2 + MOVES
+    assert len({*routes}) >= len(routes) - 1, "it returns once"
 
 
 class Crowd:
@@ -146,7 +149,10 @@ class Remembered(Crowd):
 @pytest.mark.trio
 async def test_an_answer_moves_to_a_measured_chain_that_no_single_step_leads_to() -> None:
     crowd = Remembered()
-    talk, run = SimpleNamespace(left=(), model=None), SimpleNamespace(route=tuple(crowd.hops[:2]))
+    talk, run = (
+        SimpleNamespace(left=(), model=None, moved_from=(), moves=0),
+        SimpleNamespace(route=tuple(crowd.hops[:2])),
+    )
     found = await crowd.advancing._best(talk, run)  # type: ignore[arg-type]
     assert found == (tuple(crowd.hops[2:]), 0.1)
 
@@ -155,7 +161,10 @@ async def test_an_answer_moves_to_a_measured_chain_that_no_single_step_leads_to(
 async def test_a_crowd_of_replicas_does_not_stall_the_loop() -> None:
     crowd = Crowd(300)
     first, last = crowd.hops[0], crowd.hops[-1]
-    talk, run = SimpleNamespace(left=(), model=None), SimpleNamespace(route=(last,))
+    talk, run = (
+        SimpleNamespace(left=(), model=None, moved_from=(), moves=0),
+        SimpleNamespace(route=(last,)),
+    )
     assert (await crowd.advancing._best(talk, run))[0] == (first,)  # type: ignore[arg-type]
     assert crowd.predicted <= 2 * MOVE_REPLICAS + 1
 
@@ -173,7 +182,7 @@ def test_a_crowd_of_standbys_does_not_stall_the_loop() -> None:
 async def test_a_long_chain_does_not_stall_the_loop() -> None:
     """Other tasks run after the replicas of each place, or of two."""
     crowd, most, done = Crowd(64), 0, False
-    talk = SimpleNamespace(left=(), model=None)
+    talk = SimpleNamespace(left=(), model=None, moved_from=(), moves=0)
     run = SimpleNamespace(route=tuple(crowd.hops[32:]))
 
     async def look() -> None:

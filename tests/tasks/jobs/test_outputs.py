@@ -205,6 +205,30 @@ async def test_files_of_earlier_runs_count_for_the_limit(
     assert sum(map(len, on_disk(tmp_path).values())) < 6000
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_what_is_on_the_disk_counts_for_the_limit(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    """Also what a file has besides the outputs, and after a restart."""
+    monkeypatch.setattr(defaults, "OUTPUTS_KEPT", 3000)
+    seal = SpecSeal(b"b" * 32) if sealed else None
+    asked = job(JobSpec(ROOT, row_of("generate", "x"), seal=seal))
+    pieces = [replace(asked, id=f"{number:064x}") for number in range(4)]
+
+    def outputs() -> PieceOutputs:
+        seals = partial(StateSeal, [b"s" * 32], b"place")
+        return PieceOutputs(FakeHost(inline=True), tmp_path, lambda job: seals(job.id))
+
+    for _ in range(3):
+        latest = outputs()
+        for piece in pieces:
+            await latest.open(piece)
+            for number in range(1, 12):
+                await latest.added(piece, b'{"line": %d, "text": "a"}\n' % number)
+                assert sum(map(len, on_disk(tmp_path).values())) <= 3000
+        assert len(on_disk(tmp_path)) > 1
+
+
 async def test_outputs_that_are_deleted_while_they_are_read_are_read_all_the_same(
     tmp_path: Path, autojump_clock: object
 ) -> None:

@@ -59,6 +59,23 @@ async def test_other_claims_do_not(how: str, autojump_clock: object) -> None:
     assert await payer(jobs, TRAINER) == (TRAINER if how == "done" else AUTHOR)
 
 
+def test_a_use_is_charged_by_the_claim_that_counts() -> None:
+    """Uses of sessions are looked up afterwards, also those at the end of a job."""
+    jobs = submitted()
+    payers, trained, stolen = (
+        Payers(jobs, Guard()),
+        Use(TRAINER, "", JOB.id),
+        Use(THIEF, "", JOB.id),
+    )
+    assert payers.now(trained) is None and payers.now(Use(THIEF, "")) == THIEF
+    claimed(jobs, new_claim(TRAINER, JOB.id, 2), TRAINER)
+    claimed(jobs, new_claim(THIEF, JOB.id, 1), THIEF)
+    assert payers.now(trained) == AUTHOR and payers.now(stolen) is None
+    claimed(jobs, new_claim(TRAINER, JOB.id, 2, done=True), TRAINER)
+    claimed(jobs, new_claim(THIEF, JOB.id, 3), THIEF)
+    assert payers.now(trained) == AUTHOR and payers.now(stolen) is None
+
+
 @pytest.mark.trio
 async def test_a_claim_may_arrive_after_the_request(autojump_clock: object) -> None:
     jobs, found = Jobs(), list[PeerId]()

@@ -1,5 +1,6 @@
 """Loss curves: lines, event files that TensorBoard reads, and what a resumed run makes of them."""
 
+import errno
 import json
 import struct
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from shoal.tasks.tuning.trainer import events
 from shoal.tasks.tuning.trainer.curve import Curve, Point, read, thinned
 from shoal.transport.host.real import RealHost
+from tests.dht.models import FakeFiles, FakeHost
 
 HOST = RealHost()
 
@@ -92,6 +94,35 @@ async def test_a_resumed_run_forgets_what_it_repeats(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [*range(1, 16)]
     assert lines[4]["held_out"] == 0.5 and "held_out" not in lines[5]
     assert sum("tfevents" in entry.name for entry in HOST.files.list(tmp_path)) == 2
+
+
+class FullFiles(FakeFiles):
+    """Files whose disk is `full` from time to time, and then takes half of what is appended to the
+    events."""
+
+    full = False
+
+    def append(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        torn = self.full and "tfevents" in path.name
+        super().append(path, data[: len(data) // 2] if torn else data, mode=mode)
+        if torn:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.trio
+async def test_a_full_disk_leaves_no_torn_event(tmp_path: Path) -> None:
+    host, files = FakeHost(inline=True), FullFiles()
+    host.fake_files = files
+    curve = Curve(host, tmp_path)
+    await curve.open(0)
+    for number in range(1, 13):
+        files.full = number in (5, 9, 10)
+        curve.add(Point(number, 1 / number))
+        await curve.flush()
+    (entry,) = (entry for entry in files.list(tmp_path) if "tfevents" in entry.name)
+    _, start, *steps = map(fields, frames(files.read(tmp_path / entry.name, limit=1 << 20)))
+    assert start[2] == [1] and [each[2] for each in steps] == [[n] for n in range(1, 13)]
+    assert read(files, tmp_path) == curve.points
 
 
 @pytest.mark.trio
