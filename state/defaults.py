@@ -79,7 +79,7 @@ CHECK_S = 1.0  # seconds in which a check must bring a proof
 STALL_S = 0.5  # seconds; a check that is later than this is void, because this node stalled
 RIVAL_S = 6.0  # seconds to wait for the checks of rivals: by then, a dead rival's link has ended
 FOLLOW_AGAIN_S = 20.0  # seconds between proofs of a member whose end a peer reports: this is how
-# long that peer alone can hide it, which a witness that lies can do for 30
+# long that peer alone can hide it, which a witness that lies can do for 30 (see CROWD)
 TOGETHER_S = 8.0  # seconds by which a check may be early to be made together with others, at least
 FRESH_S = 4.0  # seconds for which a proof alone keeps a member live
 PROVE_AGAIN_S = (2.0, 10.0, 300.0)  # seconds between proofs with witnesses in 0, 1, more networks

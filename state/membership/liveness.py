@@ -39,8 +39,8 @@ class Liveness:
         self._calm = RateLimiter(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
         self._rounds = RateLimiter(Rate(*defaults.CHECK_ROUNDS), 0.0)
         self.crowd = 1.0
-        """How many times rarer than in a small swarm a member is proved whose end a peer reports, so
-        that what proofs cost does not grow with the swarm. At least 1."""
+        """How many times rarer than in a small swarm a member is proved whose end a peer reports.
+        So what proofs cost does not grow with the swarm. At least 1."""
         # (since, rivals) of linked peers that wait for rivals
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}
         self._missing: set[PeerId] = set()  # linked peers whose check has failed
