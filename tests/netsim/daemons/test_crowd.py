@@ -71,7 +71,7 @@ def test_a_probe_tells_the_load_of_this_moment() -> None:
         own = server.node.directory.own()
         (shard,) = own.shards
         parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
-        question = Probe(shard.root, parts, shard.dtype).header()
+        question = Probe(shard.root, parts, "float32").header()
 
         async def load() -> StageLoad:
             courier = asker.node.network.courier
