@@ -59,6 +59,7 @@ class World:
         self.names: dict[str, list[str]] = {}  # DNS zone: addresses by name
         self.hosts: dict[str, Host] = {}
         self.lights: dict[str, LightHost] = {}
+        """The light hosts of this world."""
         self.gateways: dict[str, SubnetRouter] = {}
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None

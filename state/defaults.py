@@ -79,10 +79,11 @@ CHECK_S = 1.0  # seconds in which a check must bring a proof
 STALL_S = 0.5  # seconds; a check that is later than this is void, because this node stalled
 RIVAL_S = 6.0  # seconds to wait for the checks of rivals: by then, a dead rival's link has ended
 FOLLOW_AGAIN_S = 20.0  # seconds between proofs of a member whose end a peer reports: this is how
-# long that peer alone can hide it, which a witness that lies can do for 30
-TOGETHER_S = 8.0  # seconds by which a check may be early to be made together with others
+# long that peer alone can hide it, which a witness that lies can do for 30 (see CROWD)
+TOGETHER_S = 8.0  # seconds by which a check may be early to be made together with others, at least
 FRESH_S = 4.0  # seconds for which a proof alone keeps a member live
 PROVE_AGAIN_S = (2.0, 10.0, 300.0)  # seconds between proofs with witnesses in 0, 1, more networks
+CROWD = 10  # live members above which these proofs and those of followed members are rarer
 RECHECK_S = 1.0  # seconds after a proof in which no rumour causes another check
 CHECK_PAUSE = (1.0, 60.0)  # seconds after a failed check: first, maximum; doubled each time
 ASK_SELF_S = 4.0  # from this pause on, in seconds, the member is also dialled for the check
@@ -102,7 +103,7 @@ CHECKS_AT_ONCE = 64
 CHECK_ROUNDS = (4.0, 1.0)  # rounds of checks that begin together: at once, and per second
 UNSEEN_S = 25.0  # seconds before the first check of a new member without a witness, as reports of
 # new links come up to 20 s apart
-ALONE = 24  # live members without a witness: at this number, no further such member is checked
+ALONE = 96  # live members without a witness: at this number, no further such member is checked
 ALARMS = (64.0, 2.0)  # checks that one witness may cause: at once, and per second
 TESTIMONIES = 512  # members that one witness may report on
 ASKED = 3  # peers asked at once for one proof
@@ -118,7 +119,7 @@ TELL_GAINED = (3.0, 1 / 20)  # reports on new links only: at once, and per secon
 LINKS_TOLD = (64.0, 8.0)  # reports accepted from one peer: at once, and per second
 LINKS_BYTES = 64 * 2**10  # of one report
 FOLLOWED = 2 * ALONE  # members whose end one peer hears of through this node
-FOLLOWED_S = 30.0  # seconds for which it does after a proof: a new proof comes after 20 s
+FOLLOWED_S = 330.0  # seconds for which it does after a proof: a new one comes within 300 s
 FINDS = (128.0, 16.0)  # proofs of members that one peer may ask for: at once, and per second
 PROOFS = (256.0, 32.0)  # proofs of this node that one peer may ask for: at once, and per second
 NONCE_BYTES = 32  # the size of a hash, because a signature may cover the hash of many nonces

@@ -71,6 +71,7 @@ def reference() -> Callable[..., str]:
         model = transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32).eval()
         if options:
             peft_folder.merge(model, peft_folder.make_tensors(CONFIG, **options), 2.0)
+        torch.set_num_threads(1)  # two wait for each other where the cores are busy
         ids = tokenizer(PROMPT, return_tensors="pt").input_ids
         with torch.inference_mode():
             out = model.generate(ids, max_new_tokens=TOKENS, do_sample=False)

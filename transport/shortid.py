@@ -74,9 +74,8 @@ def meant(asked: str, known: Iterable[str], kind: str, *, hint: str, least: int 
     if text in found:
         return text
     own = text.removeprefix(COMMON)
-    common = own != text or (text != "" and COMMON.startswith(text))
     if len(own) < least or COMMON.startswith(text):
-        after = f" after `{COMMON}`" if common else ""
+        after = f" after `{COMMON}`" if any(ident.startswith(COMMON) for ident in found) else ""
         raise BadId(
             f"short-{kind}",
             f"{shown} is too short to mean one {kind}: expected at least {least} characters{after}",

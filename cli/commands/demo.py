@@ -88,6 +88,8 @@ def _start(swarm: "LocalSwarm", nodes: int) -> "list[Status]":
 
     model_layers = embedded_layers(RealHost())
     ranges = plan(nodes, model_layers)
+    daemons = render.count(nodes, "daemon")
+    print(f"starting {daemons} with the {model_layers} layers of `tiny`", file=sys.stderr)
     deadline = time.monotonic() + defaults.DEMO_START_TIMEOUT
     with WaitingStatus() as waiting:
         if nodes > model_layers:
@@ -123,10 +125,15 @@ def _all_ready(found: "Statuses") -> bool:
 
 def _show(waiting: "WaitingStatus", found: "Statuses") -> None:
     words = [
-        f"node {number}: {'starting' if status is None else status.serving.phase}"
+        f"node {number}: {'starting' if status is None else _phase(status)}"
         for number, status in enumerate(found, 1)
     ]
     waiting.show(*words)
+
+
+def _phase(status: "Status") -> str:
+    phase = status.serving.phase
+    return f"{phase} layers" if phase in ("choosing", "fetching", "loading") else phase
 
 
 def _print_nodes(statuses: "Sequence[Status]") -> None:

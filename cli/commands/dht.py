@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20  # most of this node's own records in the table
 BUCKET_HEADS = ("SHARED", "CONTACTS", "REACHABLE", "WAITING")
-OWN_HEADS = ("KIND", "ABOUT", "KEPT BY", "ANNOUNCED", "NEXT")
+OWN_HEADS = ("KIND", "ABOUT", "STORED BY", "ANNOUNCED", "NEXT")
 
 
 @click.command(

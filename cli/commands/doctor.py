@@ -16,12 +16,8 @@ from .share import share_line
 from .status import device_name, not_chosen, rate, speed_words
 
 if TYPE_CHECKING:
-    from ...node.control.messages.node import (
-        DiagnosisView,
-        MachineView,
-        Measuring,
-        ReachabilityView,
-    )
+    from ...node.control.messages.machine import MachineView
+    from ...node.control.messages.reach import DiagnosisView, Measuring, ReachabilityView
 
 LOCAL = ("loopback", "offline")  # verdicts for which other nodes cannot make a measurement
 STRATEGY = "strategy-"  # prefix of the codes of findings about one strategy
@@ -41,7 +37,7 @@ def doctor(data: Path, again: bool, as_json: bool) -> None:
     Other nodes of the swarm measure the reachability; no central service is involved. Waits up to
     25 seconds for the first measurement of a node that has just started.
     """
-    from ...node.control.messages.node import Diagnose
+    from ...node.control.messages.reach import Diagnose
     from ..client import request
 
     answer = request(data, Diagnose(again=again), on_event=_tell)

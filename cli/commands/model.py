@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
 FAMILY_HEADS = ("FAMILY", "ARCHITECTURE", "ON A CPU", "ON CUDA")
 PULLED = 16  # digits of a root in a suggested command: too many to find another root by trial
+CONFIG_WIDTH = 160  # most characters that are shown of one value of a configuration
 SHOWN = 8  # most vouchers, and most other models of the same name, that are printed
 
 
@@ -224,7 +225,10 @@ def _show_rows(answer: "messages.ShownModel") -> list[tuple[str, str]]:
         ("root", render.safe(answer.root)),
         ("layers", str(answer.layers)),
         ("weights", render.size(answer.weight_bytes)),
-        *((render.safe(key, 24), render.safe(value)) for key, value in answer.config.items()),
+        *(
+            (render.safe(key, 24), render.safe(value, CONFIG_WIDTH))
+            for key, value in answer.config.items()
+        ),
     ]
     vouchers = answer.vouchers
     rows += [("vouched by", pull.voucher(one)) for one in vouchers[:SHOWN]]

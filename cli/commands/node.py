@@ -19,7 +19,7 @@ from ..options import (
 )
 
 if TYPE_CHECKING:
-    from ...node.control.messages.node import InvitationView
+    from ...node.control.messages.reach import InvitationView
     from ...node.settings.config import DataFolder
 
 _CODE_LETTERS: Final = 1024  # most letters read as a code, including spaces and line breaks
@@ -157,7 +157,7 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
     This node must be running when the code is used. In a private swarm, `shoal group` lists the
     unused codes and `shoal group uninvite CODE` revokes one.
     """
-    from ...node.control.messages.node import Invite
+    from ...node.control.messages.reach import Invite
     from ..client import request
 
     answer = request(data, Invite(uses=uses, role=role, address=address))

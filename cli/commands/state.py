@@ -222,9 +222,11 @@ def _shown(value: "Json") -> str:
 
 
 def _brief(value: "Json") -> str:
-    """Format a value. Ids are shortened, and other values are shown in full."""
+    """Format a value. Ids and fractions are shortened, and other values are shown in full."""
     if isinstance(value, list):
         return ", ".join(map(_brief, value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return render.short(value) if isinstance(value, str) and shortid.is_id(value) else str(value)
 
 

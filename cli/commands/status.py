@@ -11,8 +11,17 @@ from ..options import data_option, example, json_option
 from .share import offer_line, share_line
 
 if TYPE_CHECKING:
-    from ...node.control.messages import node as messages
+    from ...node.control.messages.machine import (
+        CapacityView,
+        DeviceView,
+        DiskView,
+        MachineView,
+        Memory,
+    )
     from ...node.control.messages.models import ModelEntry
+    from ...node.control.messages.node import Status, WorkView
+    from ...node.control.messages.reach import HeldRelay, LinkView, PeerView, Relaying
+    from ...node.control.messages.serving import AnswersView, ServingView, ShardView
 
 
 @click.command(
@@ -26,7 +35,8 @@ if TYPE_CHECKING:
 def status(data: Path, links: bool, as_json: bool) -> None:
     """Show this node's identity, what it stores and serves, and any problems."""
     from ...node.control.messages.encoding import encode
-    from ...node.control.messages.node import GetLinks, GetStatus
+    from ...node.control.messages.node import GetStatus
+    from ...node.control.messages.reach import GetLinks
     from ..client import request
 
     answer = request(data, GetStatus())
@@ -39,7 +49,7 @@ def status(data: Path, links: bool, as_json: bool) -> None:
         click.echo("\n" + links_text(linked.links))
 
 
-def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
+def status_rows(answer: "Status") -> list[tuple[str, str]]:
     """Format the reply of `status` as pairs of a name and a value."""
     safe = render.safe
     swarm = swarm_line(answer)
@@ -79,7 +89,7 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
     return rows
 
 
-def swarm_line(answer: "messages.Status") -> str:
+def swarm_line(answer: "Status") -> str:
     """Describe the swarm: open, or private with this node's role in it."""
     if not answer.private:
         return "open"
@@ -93,11 +103,11 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _place_line(held: "messages.HeldRelay") -> str:
+def _place_line(held: "HeldRelay") -> str:
     return f"reservation at {render.short(held.peer)} ({held.rtt_ms:.1f} ms)"
 
 
-def relaying_line(relaying: "messages.Relaying") -> str:
+def relaying_line(relaying: "Relaying") -> str:
     """Describe how much this node relays for others, and its rate limit. If it does not relay, say
     why."""
     if not relaying.on:
@@ -126,7 +136,7 @@ NO_PATH = "none"  # shown as the path of a link that has lost all its paths
 LINK_HEADS = ("PEER", "PATH", "RTT", "IN", "OUT", "UP FOR")
 
 
-def links_text(links: "Sequence[messages.LinkView]") -> str:
+def links_text(links: "Sequence[LinkView]") -> str:
     """Format links as a table. Lines below it explain why links are relayed or have no path."""
     if not links:
         return "there are no links"
@@ -141,7 +151,7 @@ def links_text(links: "Sequence[messages.LinkView]") -> str:
     return "\n".join(lines)
 
 
-def link_row(link: "messages.LinkView", peers: Sequence[str] = ()) -> list[str]:
+def link_row(link: "LinkView", peers: Sequence[str] = ()) -> list[str]:
     """Format a link as a row of the table."""
     path = render.safe(link.path, 16)
     if link.medium:
@@ -160,7 +170,7 @@ def _rtt(milliseconds: float | None) -> str:
     return "-" if milliseconds is None else f"{milliseconds:.1f} ms"
 
 
-def serving_line(serving: "messages.ServingView") -> str:
+def serving_line(serving: "ServingView") -> str:
     """Describe what the node serves, or its progress until it serves."""
     if serving.phase == "serving" and serving.shard is not None:
         shard = serving.shard
@@ -177,7 +187,7 @@ def serving_line(serving: "messages.ServingView") -> str:
     return line
 
 
-def speed_rows(serving: "messages.ServingView") -> list[tuple[str, str]]:
+def speed_rows(serving: "ServingView") -> list[tuple[str, str]]:
     """Format the predicted speed of what the node serves, and how far predictions were wrong."""
     known = serving.predicted
     if known is None:
@@ -191,7 +201,7 @@ def speed_rows(serving: "messages.ServingView") -> list[tuple[str, str]]:
     return [("speed", f"{rate} tokens/s of one request in these layers; {wrong}")]
 
 
-def answers_rows(known: "messages.AnswersView") -> list[tuple[str, str]]:
+def answers_rows(known: "AnswersView") -> list[tuple[str, str]]:
     """Format how far predictions about this node's answers were wrong."""
     if not known.first_samples:
         return []
@@ -201,7 +211,7 @@ def answers_rows(known: "messages.AnswersView") -> list[tuple[str, str]]:
     return [("answers", f"{line}, over {render.count(known.first_samples, 'answer')}")]
 
 
-def work_rows(work: "messages.WorkView") -> list[tuple[str, str]]:
+def work_rows(work: "WorkView") -> list[tuple[str, str]]:
     """Describe the jobs and fine-tunings that run here, and those that were submitted here."""
     safe, count = render.safe, render.count
     rows = [
@@ -229,7 +239,7 @@ def work_rows(work: "messages.WorkView") -> list[tuple[str, str]]:
     return rows
 
 
-def shard_line(shard: "messages.ShardView") -> str:
+def shard_line(shard: "ShardView") -> str:
     """Format a shard in the form `tiny layers 0:2 (float32)`."""
     return (
         f"{render.name(shard.model)} layers {render.safe(shard.layers, 16)} "
@@ -237,7 +247,7 @@ def shard_line(shard: "messages.ShardView") -> str:
     )
 
 
-def memory_rows(memory: "messages.Memory") -> list[tuple[str, str]]:
+def memory_rows(memory: "Memory") -> list[tuple[str, str]]:
     """Format the resident memory of all processes, and how much of the offered memory is in use."""
     shown = [(each.name, each.resident_bytes) for each in memory.processes]
     each_one = ", ".join(f"{render.safe(name)} {render.size(size)}" for name, size in shown)
@@ -248,7 +258,7 @@ def memory_rows(memory: "messages.Memory") -> list[tuple[str, str]]:
     ]
 
 
-def disk_line(disk: "messages.DiskView") -> str:
+def disk_line(disk: "DiskView") -> str:
     """Format the disk use of models and blobs, and its limit."""
     if disk.limit_bytes is None:
         limit = "no limit"
@@ -266,17 +276,17 @@ def model_line(model: "ModelEntry") -> str:
     return f"{render.name(model.name)}: {model.layers} layers, {state}"
 
 
-def _machine_line(capacity: "messages.CapacityView") -> str:
+def _machine_line(capacity: "CapacityView") -> str:
     engine = "engine" if capacity.engine else "no engine"
     disk = f"disk reads {rate(capacity.load_rate)}, " if capacity.load_rate else ""
     return f"{capacity.cores} cores, {render.size(capacity.memory_bytes)} offered, {disk}{engine}"
 
 
-def _head(device: "messages.DeviceView") -> str:
+def _head(device: "DeviceView") -> str:
     return "device" if device.used else "unused"
 
 
-def device_line(device: "messages.DeviceView", machine: "messages.MachineView") -> str:
+def device_line(device: "DeviceView", machine: "MachineView") -> str:
     """Describe a device: its name, and its speed or why it is not used."""
     named = device_name(device)
     if device.unused:
@@ -284,7 +294,7 @@ def device_line(device: "messages.DeviceView", machine: "messages.MachineView") 
     return f"{named}: {speed_words(device, machine)}{not_chosen(device)}"
 
 
-def device_name(device: "messages.DeviceView") -> str:
+def device_name(device: "DeviceView") -> str:
     """Return the name of a device with the product's name and the instruction set."""
     more = ", ".join(filter(None, (device.label, device.instructions)))
     if device.name is None:
@@ -292,7 +302,7 @@ def device_name(device: "messages.DeviceView") -> str:
     return render.safe(f"{device.name} ({more})" if more else device.name, 200)
 
 
-def speed_words(device: "messages.DeviceView", machine: "messages.MachineView") -> str:
+def speed_words(device: "DeviceView", machine: "MachineView") -> str:
     """Describe the speed of a device, or why it is not known."""
     speed = device.speed
     if speed is None:
@@ -303,7 +313,7 @@ def speed_words(device: "messages.DeviceView", machine: "messages.MachineView") 
     )
 
 
-def not_chosen(device: "messages.DeviceView") -> str:
+def not_chosen(device: "DeviceView") -> str:
     """Say that a device is free if the engine computes on another one."""
     return "" if device.used else f"; not in use (`--device {render.safe(device.name or '')}`)"
 
@@ -328,7 +338,7 @@ def peers(data: Path, as_json: bool) -> None:
     ROOM is the number of tokens, of prompts and answers together, for which a node has memory.
     A request needs that much at each node of a chain over all layers. Running requests reduce it.
     """
-    from ...node.control.messages.node import GetPeers
+    from ...node.control.messages.reach import GetPeers
     from ..client import request
 
     answer = request(data, GetPeers())
@@ -351,7 +361,7 @@ PEER_HEADS = ("PEER", "SERVES", "ROOM", "PATH", "RTT", "ADDRESS")
 SHARDS_SHOWN = 4  # most shards of one node in the table
 
 
-def peer_row(peer: "messages.PeerView", peers: Sequence[str] = ()) -> list[str]:
+def peer_row(peer: "PeerView", peers: Sequence[str] = ()) -> list[str]:
     """Format a node as a row of the table."""
     shards = peer.shards[:SHARDS_SHOWN]
     served = [f"{render.name(each.model)} {render.safe(each.layers, 16)}" for each in shards]

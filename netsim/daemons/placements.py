@@ -119,6 +119,7 @@ class PlacementSwarm:
         self._standing = standing
         self._quiet = quiet
         self.luck = Random(seed)
+        """Random numbers of this swarm, from its seed."""
         layers = self.luck.randint(2, 32)
         first, last = (self.luck.randrange(4 * LAYER) for _ in range(2))
         self.sizes = LayerSizes(layers, LAYER, first, last, layers * LAYER + max(first, last))

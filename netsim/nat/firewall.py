@@ -184,6 +184,7 @@ class PublicFirewall(SubnetRouter):
             unsolicited=settings.unsolicited,
             max_sessions=settings.max_sessions,
         )
+        """The firewall for IPv4."""
 
     def clear(self) -> None:
         super().clear()

@@ -76,6 +76,7 @@ class Switch:
     def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
         self.ports: dict[str, Port] = {}
         self.forwarded = 0
+        """Number of frames that were forwarded."""
         self.streams = RandomStreams(seed)
         self._latency = latency
         self._routes: dict[bytes, Port] = {}  # by destination address

@@ -59,6 +59,7 @@ class LatencyMatrix:
     def __init__(self, sites: Sequence[GeoSite], round_trips_ms: Sequence[Sequence[float]]) -> None:
         """Create the matrix. `round_trips_ms` has a row of milliseconds for each site."""
         self.sites = tuple(sites)
+        """The sites, in the order of the rows."""
         self._rows = [
             [
                 SAME_SITE_S if a == b else (row[b] + round_trips_ms[b][a]) / 4000

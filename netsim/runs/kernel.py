@@ -107,6 +107,7 @@ class _KernelRun:
         self.world = world
         self.kinds: dict[str, str] = {}
         self.starts: dict[str, float] = {}
+        """When each host starts, in seconds from the beginning of the run."""
         self.boots: dict[str, float] = {}
         self.waits = [
             Wait(expect, since)
@@ -114,8 +115,10 @@ class _KernelRun:
             if expect.invariant
             for since in (moments_after(scenario.steps, expect.after) if expect.after else [0.0])
         ]
+        """Expectations that wait for an event."""
         self._build()
         self.faults = KernelFaults(scenario, world, self._start)
+        """The faults of the scenario, which are carried out at their times."""
         self.began = time.monotonic()
 
     def _build(self) -> None:

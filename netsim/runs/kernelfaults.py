@@ -89,6 +89,7 @@ class KernelFaults:
         self, scenario: Scenario, world: KernelWorld, start: Callable[[str], None]
     ) -> None:
         self.off: set[str] = set()
+        """Names of the hosts that are switched off."""
         self.happenings: list[Happening] = []
         self._scenario = scenario
         self._world = world

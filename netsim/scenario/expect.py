@@ -50,6 +50,7 @@ class InvariantWatch:
             if expect.invariant
             for since in (moments_after(scenario.steps, expect.after) if expect.after else [0.0])
         ]
+        """Expectations that wait for an event."""
 
     def deadlines(self) -> list[float]:
         """Return the virtual times, in seconds, by which the invariants have to hold."""

@@ -61,6 +61,7 @@ class ScenarioRun:
         self.ledger = CountingTrace(file=trace_file)
         self.world = World(seed, trace=self.ledger, latency=latency(scenario))
         self.faults = Faults(self.world)
+        """The faults of the scenario, which are carried out at their times."""
         self.topology = Topology(scenario, self.world)
         self.generations: list[tuple[str, float | None]] = []  # host, seconds (None: failed)
         self.steps = StepRunner(self.topology, self.faults, self._generate)

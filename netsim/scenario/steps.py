@@ -28,6 +28,7 @@ class StepRunner:
     def __init__(self, topology: Topology, faults: Faults, generate: Generate) -> None:
         self.topology = topology
         self.faults = faults
+        """What carries out the faults."""
         self.happenings: list[Happening] = []
         self._generate = generate
         self._capacities: dict[str, int] = {}  # original capacity of each filled disk, by host

@@ -51,6 +51,7 @@ class Topology:
         self.groups: dict[str, list[str]] = {}
         self.relays: list[Host] = []
         self.volunteers: list[Volunteer] = []
+        """The volunteers of the scenario, drawn from its population."""
         self._replaced_links: dict[str, LinkSpec | None] = {}  # by host
         self._links = {link.id: link_spec(link) for link in scenario.links}
         self._build()

@@ -83,6 +83,7 @@ class CountingTrace(Trace):
         super().__init__(keep=keep, file=file)
         self.hosts: dict[str, list[int]] = {}  # the counts of each host, in the order of COUNTERS
         self.drops: dict[str, int] = {}
+        """Number of dropped packets, by reason."""
 
     def _flush(self) -> None:
         """Count the records of the current batch, then store them."""

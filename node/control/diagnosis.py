@@ -23,7 +23,7 @@ from ...transport.nat.reach.reachability import DialBackResult
 from ...transport.networks import path_kind_to
 from ...transport.strategies.dialer import Dialer
 from ..health import Condition
-from .messages import node as messages
+from .messages.reach import DiagnosisView
 
 _PUNCHED: Final = {
     "tcp": Strategy.TCP_PUNCH,
@@ -332,10 +332,10 @@ class Diagnosis:
             yield replace(each, sentence=f"{name}: switched off by its owner{by}")
 
 
-def finding_view(finding: ReachFinding) -> messages.DiagnosisView:
+def finding_view(finding: ReachFinding) -> DiagnosisView:
     """Describe a finding as a control message. Its `hint` is None if the owner has nothing to
     do."""
-    return messages.DiagnosisView(finding.code, finding.sentence, finding.hint or None)
+    return DiagnosisView(finding.code, finding.sentence, finding.hint or None)
 
 
 def _count(number: int, word: str) -> str:

@@ -10,7 +10,7 @@ from ...transport.link.link import Link
 from ...transport.link.status import PathStatus
 from ...transport.nat.punch.outcome import PunchOutcome, StrategyOutcome, StrategyResult
 from ...transport.strategies.dialer import Dialer, Strategies
-from .messages.node import HeldRelay, LinkView, PathView, Relaying
+from .messages.reach import HeldRelay, LinkView, PathView, Relaying
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]
 """By peer: (incarnation of the peer, bytes received, bytes sent) at one moment."""

@@ -182,6 +182,7 @@ async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> Remo
 
 
 async def open_library(host: Host, data: Path) -> Library:
+    """Open the library of a data folder whose daemon does not run."""
     library = Library(host, DataFolder(data).library, check_config=check_model)
     await library.open()
     return library

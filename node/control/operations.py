@@ -24,7 +24,18 @@ from . import links as linkviews
 from . import views
 from .diagnosis import finding_view
 from .group import group_place, invited_role, may_invite
-from .messages import node
+from .messages.node import GetStatus, Ping, Process, SessionsView, Status, Stop, Stopped
+from .messages.reach import (
+    Diagnose,
+    GetLinks,
+    GetPeers,
+    InvitationView,
+    Invite,
+    LinksView,
+    Measuring,
+    Peers,
+    ReachabilityView,
+)
 from .server import Emit, Operation, operation
 from .sharing import offer_views, share_views
 from .work.standing import work_view
@@ -51,31 +62,31 @@ class Operations:
     def table(self) -> Mapping[str, Operation]:
         return dict(
             (
-                operation(node.Ping, self.ping),
-                operation(node.GetStatus, self.status),
-                operation(node.GetPeers, self.peers),
-                operation(node.GetLinks, self.links),
-                operation(node.Diagnose, self.doctor),
-                operation(node.Invite, self.invite),
-                operation(node.Stop, self.stop),
+                operation(Ping, self.ping),
+                operation(GetStatus, self.status),
+                operation(GetPeers, self.peers),
+                operation(GetLinks, self.links),
+                operation(Diagnose, self.doctor),
+                operation(Invite, self.invite),
+                operation(Stop, self.stop),
             )
         )
 
-    async def ping(self, _ask: node.Ping, _emit: Emit) -> node.Process:
-        return node.Process(self._host.pid(), __version__)
+    async def ping(self, _ask: Ping, _emit: Emit) -> Process:
+        return Process(self._host.pid(), __version__)
 
-    async def stop(self, _ask: node.Stop, _emit: Emit) -> node.Stopped:
+    async def stop(self, _ask: Stop, _emit: Emit) -> Stopped:
         self._base.stopped.set()
-        return node.Stopped(self._host.pid())
+        return Stopped(self._host.pid())
 
-    async def status(self, _ask: node.GetStatus, _emit: Emit) -> node.Status:
+    async def status(self, _ask: GetStatus, _emit: Emit) -> Status:
         base, network, compute = self._base, self._network, self._compute
         members, own = network.directory.members(), network.directory.own()
         names = views.known_models(members)
         serving = partial(views.serving_view, own.shards, names, compute.stage)
         library, quota = base.library, self._content.quota
         conditions = [*base.health.conditions(), *network.diagnosis.conditions()]
-        return node.Status(
+        return Status(
             peer=own.peer,
             version=__version__,
             data=str(base.config.data),
@@ -95,7 +106,7 @@ class Operations:
             machine=views.machine_view(base.hardware),
             memory=memory_view(base, compute.models, compute.serving.loaded_bytes),
             disk=views.disk_view(quota.allowance, library.store.used_bytes),
-            sessions=node.SessionsView(compute.stage.sessions, compute.gateway.sessions),
+            sessions=SessionsView(compute.stage.sessions, compute.gateway.sessions),
             stalls=views.stall_view(base.stalls),
             health=tuple(map(views.condition_view, conditions)),
             shares=share_views(compute.sharing, compute.sharing.sharing.all()),
@@ -111,7 +122,7 @@ class Operations:
             ),
         )
 
-    async def peers(self, _ask: node.GetPeers, _emit: Emit) -> node.Peers:
+    async def peers(self, _ask: GetPeers, _emit: Emit) -> Peers:
         network, now = self._network, self._host.now()
         members = network.directory.members()
         names, errors = views.known_models(members), self._compute.gateway.choice.errors.peers
@@ -122,9 +133,9 @@ class Operations:
                 shown.append(views.peer_view(record, link, names, now, errors.error(peer)))
             if number % defaults.CONTROL_STEP == 0:
                 await trio.lowlevel.checkpoint()
-        return node.Peers(tuple(shown), may_invite(network.state.upkeep))
+        return Peers(tuple(shown), may_invite(network.state.upkeep))
 
-    async def links(self, _ask: node.GetLinks, _emit: Emit) -> node.LinksView:
+    async def links(self, _ask: GetLinks, _emit: Emit) -> LinksView:
         """Describe every link. Its rates come from two samples of the byte counts, RATE_SPAN
         seconds apart."""
         network, began = self._network, self._host.now()
@@ -135,9 +146,9 @@ class Operations:
             linkviews.link_view(link, network.dialer, before, now - began, now)
             for link in sorted(network.endpoint.links(), key=lambda link: link.peer)
         )
-        return node.LinksView(shown, now - began)
+        return LinksView(shown, now - began)
 
-    async def doctor(self, ask: node.Diagnose, emit: Emit) -> node.ReachabilityView:
+    async def doctor(self, ask: Diagnose, emit: Emit) -> ReachabilityView:
         """Return how peers reach this node.
 
         A measurement is made first if there is none yet, or if the request asks for a new one.
@@ -146,7 +157,7 @@ class Operations:
         if ask.again or reach.reachability.measured_at is None:
             await self._measure(emit, again=ask.again)
         measured, sharing = reach.reachability.measured_at, self._compute.sharing
-        return node.ReachabilityView(
+        return ReachabilityView(
             peer=self._base.identity.peer,
             port=network.endpoint.port,
             verdict=finding_view(network.diagnosis.verdict()),
@@ -173,14 +184,14 @@ class Operations:
                 if self._host.now() - self._base.began > defaults.ALONE:
                     return
                 await trio.sleep(defaults.WATCH)
-            await emit(node.Measuring())
+            await emit(Measuring())
             if again:
                 await reach.measure()
             while reach.version == 0 or reach.measuring:
                 with trio.move_on_after(defaults.WATCH):
                     await reach.changed(reach.version)
 
-    async def invite(self, ask: node.Invite, _emit: Emit) -> node.InvitationView:
+    async def invite(self, ask: Invite, _emit: Emit) -> InvitationView:
         base = self._base
         address = _parse_address(ask.address) if ask.address else self._best_address()
         role = invited_role(self._network.state.upkeep, ask.role, private=base.credentials.private)
@@ -194,7 +205,7 @@ class Operations:
                 f"`{address.host}` is not an IP address, and a code cannot hold a name",
                 hint="`shoal invite --address 192.0.2.7:4001`",
             ) from None
-        return node.InvitationView(
+        return InvitationView(
             code=code,
             expires=expires,
             uses=ask.uses,

@@ -32,23 +32,19 @@ from ..daemon.stall import StallGuard
 from ..defaults import VOUCHERS_SHOWN
 from ..health import Condition
 from .messages.encoding import extended
-from .messages.models import AddedModel, ModelEntry, ServingNode, ShownModel, VoucherView
-from .messages.node import (
-    AnswersView,
+from .messages.machine import (
     CapacityView,
-    ConditionView,
     DeviceView,
     DiskView,
     KernelsView,
     MachineView,
-    PeerView,
-    PredictionView,
     PublishedDevice,
-    ServingView,
-    ShardView,
     SpeedView,
-    Stalls,
 )
+from .messages.models import AddedModel, ModelEntry, ServingNode, ShownModel, VoucherView
+from .messages.node import ConditionView, Stalls
+from .messages.reach import PeerView
+from .messages.serving import AnswersView, PredictionView, ServingView, ShardView
 
 Members = Mapping[PeerId, MemberRecord]
 

@@ -2,7 +2,7 @@
 
 from ...tasks.inference.models import Models
 from ...transport.host.seam import MachineFigures
-from ..control.messages.node import Memory, ProcessMemory
+from ..control.messages.machine import Memory, ProcessMemory
 from ..defaults import LAYER_MEMORY, PROGRAMS_MEMORY
 from ..health import Condition
 from .base import Base

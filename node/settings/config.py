@@ -142,4 +142,5 @@ class DataFolder:
 
     @property
     def control_socket(self) -> Path:
+        """Path of the Unix socket at which the daemon takes commands."""
         return self.path / "control.sock"

@@ -60,6 +60,7 @@ class Upkeep(Watcher):
         self._news = trio.Event()
         self._decided = trio.Event()
         self.rotation = Rotation(host, identity, group, own, self.wake)
+        """Replaces the group's secret when a member is revoked."""
         self.management = Management(host, group, self._replica, own, self.rotation, self.until)
         self.held = False
         """Whether a founder must wait before it writes facts. Peers may have its earlier facts, so

@@ -38,6 +38,9 @@ class Liveness:
         self._budget = RateLimiter(Rate(*defaults.CHECKS), 0.0)
         self._calm = RateLimiter(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
         self._rounds = RateLimiter(Rate(*defaults.CHECK_ROUNDS), 0.0)
+        self.crowd = 1.0
+        """How many times rarer than in a small swarm a member is proved whose end a peer reports.
+        So what proofs cost does not grow with the swarm. At least 1."""
         # (since, rivals) of linked peers that wait for rivals
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}
         self._missing: set[PeerId] = set()  # linked peers whose check has failed
@@ -383,7 +386,9 @@ class Liveness:
         """Begin the checks that are due if a round may begin, and return their members."""
         if not self._rounds.has(now):
             return []
-        alone = sum(w.live and not w.networks for _, w in self._unlinked())
+        live = len(self._links) + sum(watched.live for _, watched in self._unlinked())
+        self.crowd = max(live / defaults.CROWD, 1.0)
+        alone = self._alone()
         ready = [
             (at, watched.urgency, watched.rank, peer)
             for peer, watched in self.watched.items()
@@ -415,16 +420,24 @@ class Liveness:
         calm_at = now if self._calm.has(now) else self._calm.due
         shared_at = now if self._questions.has(now) else self._questions.due
         round_at = now if self._rounds.has(now) else self._rounds.due
+        unseen, alone = inf, self._alone()
         for peer, watched in self.watched.items():
             due = self._due(peer, watched)
             if watched.shared:
                 due = max(due, shared_at)
-            else:
-                due = max(due, round_at)
-                if due < calm_at and watched.urgency in CALM:
-                    due = calm_at
+            elif (due := max(due, round_at)) < inf and (urgency := watched.urgency) in CALM:
+                due = max(due, calm_at)
+                if urgency is Urgency.UNSEEN:
+                    unseen = min(unseen, due)
+                    continue
             least = min(least, due, self._ends(peer, watched))
+        if alone < defaults.ALONE:  # otherwise they wait for a change, which wakes the loop
+            least = min(least, unseen)
         return max(least, now + defaults.TURN_S)
+
+    def _alone(self) -> int:
+        """Return the number of live members without a link or a witness."""
+        return sum(watched.live and not watched.networks for _, watched in self._unlinked())
 
     def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
         return ((p, w) for p, w in self.watched.items() if p not in self._links)
@@ -531,7 +544,7 @@ class Liveness:
             return
         else:
             self.version += not watched.live or bool(self._waiting)
-        watched.live, watched.proved = True, now
+        watched.live, watched.proved, watched.crowd = True, now, self.crowd
 
     def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
         """Start checks of those rivals that count as live but have no proof since the time `since`.

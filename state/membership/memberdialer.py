@@ -38,6 +38,7 @@ class MemberDialer:
         connect: Connect | None,
     ) -> None:
         self.most_links = most_links
+        """Most links to members, or None for the default number."""
         self._host = host
         self._endpoint = endpoint
         self._roster = roster

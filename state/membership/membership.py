@@ -74,11 +74,11 @@ class Membership:
         self.probing = Probing(host, endpoint, identity, self.roster, changed=self._changed)
         liveness = self.probing.liveness
         self._dialer = MemberDialer(host, endpoint, self.roster, liveness, links, connect)
-        self.own_record = OwnMemberRecord(host, identity)
+        self.own_record = OwnMemberRecord(host, identity)  # and when it is signed again
         self._begun: dict[Link, None] = {}  # links that records are exchanged over
         self._to_compare: list[Link] = []  # new links that this node dialled
         self._rates = {method: Rates(Rate(*rate)) for method, rate in _RATES.items()}
-        self.pulls = RecordPulls(self._lacks, self._take)
+        self.pulls = RecordPulls(self._lacks, self._take)  # records that this node lacks
         self._record_news = RecordNews[Link]()
         self._version = 0
         self._shows: Callable[[PeerId], bool] = lambda peer: True

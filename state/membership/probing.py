@@ -42,8 +42,11 @@ class ProbingRates:
     def __init__(self) -> None:
         self.reports = Rates(Rate(*defaults.LINKS_TOLD))
         self.alarms = Rates(Rate(*defaults.ALARMS))
+        """Limits the reports of each peer that a member is dead."""
         self.finds = Rates(Rate(*defaults.FINDS))
+        """Limits the requests of each peer to find a member."""
         self.forwarded = Rates(Rate(*defaults.FINDS))
+        """Limits the requests that peers pass on for others."""
         self.gathers = Rates(Rate(*defaults.QUESTIONS))
         self.proofs = Rates(Rate(*defaults.PROOFS))
 
@@ -65,6 +68,7 @@ class Probing:
         `changed` is called when the set of live members has changed.
         """
         self.liveness = Liveness(identity.peer)
+        """Which members are live, as far as this node knows."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity

@@ -47,6 +47,7 @@ class Watched:
     checking: bool = False
     asked: bool = False  # the member is in a pending question about many members
     through: PeerId | None = None  # linked peer that brought the last proof, and reports its end
+    crowd: float = 1.0  # see `Liveness.crowd`; as it was at the last proof
 
     def count(self, place: str) -> None:
         """Increase the number of witnesses in this network by one."""
@@ -94,7 +95,7 @@ class Watched:
         One question to the peer that brought the last proofs then asks about many members.
         """
         early = self.through is not None and self.urgency is Urgency.ALONE
-        return defaults.TOGETHER_S if early else 0.0
+        return max(defaults.TOGETHER_S, self._again / 4) if early else 0.0
 
     @property
     def ends(self) -> float:
@@ -110,7 +111,12 @@ class Watched:
 
     @property
     def _again(self) -> float:
-        """The time in seconds from a proof to the next check."""
-        if self.through is not None and not self.networks:
-            return defaults.FOLLOW_AGAIN_S
-        return defaults.PROVE_AGAIN_S[min(len(self.networks), 2)]
+        """The time in seconds from a proof to the next check.
+
+        If any peer reports the member's end, this time grows with the swarm.
+        """
+        alone, one, more = defaults.PROVE_AGAIN_S
+        if not self.networks and self.through is None:
+            return alone
+        least = one if self.networks else defaults.FOLLOW_AGAIN_S
+        return more if len(self.networks) > 1 else min(least * self.crowd, more)

@@ -96,6 +96,7 @@ class FeedExchange:
                 callback(peer)
 
     def link_lost(self, peer: PeerId) -> None:
+        """Forget what a peer has told, because the link to it has ended."""
         self._neighbours.remove(peer)
         self.rechecks.pop(peer, None)
         self.wanted.lost(peer)

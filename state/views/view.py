@@ -59,6 +59,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         # By kind and part, then by author. A FeedName for each of 50,000 feeds would take 4 MB.
         self.facts: dict[Plot, dict[PeerId, dict[str, Fact]]] = {}
         self.watches: WeakKeyDictionary[ViewWatch[Subject, Shown], None] = WeakKeyDictionary()
+        """The watches of this view, as long as something holds them."""
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of a feed, or remove the fact if `value` is None.

@@ -182,6 +182,7 @@ class RowRunner:
     def __init__(self, kind: Kind[Any], shop: Workshop) -> None:
         self.kind = kind.name
         self.declares: Declared = kind
+        """The needs of these jobs, as their kind declares them."""
         self._kind = kind
         self._shop = shop
 

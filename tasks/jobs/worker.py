@@ -98,6 +98,7 @@ class Worker:
         """What does each kind of job on this node."""
         self._jobs = node.state.views.jobs
         self.crew = crew
+        """The nodes that do jobs, and their shares of them."""
         handling = JobHandling(self._willing, self._seconds, self._handling)
         self._claimant = Claimant(self._own, self._jobs, crew, handling, terms.queue)
         self._work: dict[str, _Work] = {}

@@ -82,7 +82,7 @@ def read_newcomer(text: str, name: str) -> Newcomer:
             raise _bad(f"`{part.strip()[:64]}` in --add is not one of {'=, '.join(_ADD)}=")
         table[key] = value if key == "memory" else _parsed(value, key)
     link: Table = {key: table.pop(key) for key in _LINK[1:] if key in table}
-    return Newcomer(_machine(table), _link(link, "--add", FAR, _LINK[1:]))
+    return Newcomer(_machine(table, "--add"), _link(link, "--add", FAR, _LINK[1:]))
 
 
 def _parsed(text: str, key: str) -> float:
@@ -92,13 +92,14 @@ def _parsed(text: str, key: str) -> float:
         raise _bad(f"`{key}={text[:32]}` in --add is not a number") from None
 
 
-def _machine(table: Table) -> Machine:
-    """Read an entry [[node]]: memory as a size, bandwidth and load in GB/s."""
+def _machine(table: Table, where: str | None = None) -> Machine:
+    """Read an entry [[node]], or what `where` names: memory as a size, bandwidth and load in
+    GB/s."""
     _known(table, _NODE, "[[node]]")
     name = table.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS or not name.isprintable():
         raise _bad(f"an entry [[node]] has no `name` of 1 to {NAME_CHARACTERS} characters")
-    where = f"[[node]] {name}"
+    where = where or f"[[node]] {name}"
     flops = 1e12 * _number(table, "tflops", where, UNKNOWN.bfloat16 / 1e12)
     bandwidth = 1e9 * _number(table, "bandwidth", where, UNKNOWN.bandwidth / 1e9)
     load = 1e9 * _number(table, "load", where, UNKNOWN.load / 1e9)

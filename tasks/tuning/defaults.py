@@ -2,6 +2,7 @@
 
 # Limits of a stage.
 TUNINGS_PER_PEER = 4  # open tunings of one trainer at one stage
+TUNINGS_PER_NETWORK = 8  # … of all trainers in one network, as identities cost nothing
 TUNINGS_OF_OTHERS = 12  # … of all trainers but this node's own
 PASSES_PER_TUNING = 16  # passes of one tuning that are read or computed at once
 STAGE_BYTES = 512 * 2**20  # inputs and answers of passes in the daemon, of all trainers together …

@@ -37,7 +37,8 @@ def test_a_beginning_that_is_too_short() -> None:
     for asked in ("", "12D3", COMMON, PEERS[0][:11]):
         assert code(asked, PEERS)[0] == "short-peer"
     assert f"at least 4 characters after `{COMMON}`" in code(PEERS[0][:11], PEERS)[1]
-    assert code("abc", ROOTS, "job")[1].endswith("expected at least 4 characters")
+    for asked in ("", "12", "abc"):
+        assert code(asked, ROOTS, "job")[1].endswith("expected at least 4 characters")
 
 
 def test_one_that_is_unknown_or_means_several() -> None:

@@ -95,6 +95,7 @@ class Carrier:
         self.opened = trio.Event()
         self.over = trio.Event()
         self.breach: str | None = None
+        """The peer's breach of the protocol, which ended the channel; None if there was none."""
         self.byte_stream = ChannelByteStream(
             ("", 0),
             on_output=self._output,

@@ -39,6 +39,7 @@ class PortOpener:
 
     def __init__(self, endpoint: Endpoint, udp: ServesUdp | None) -> None:
         self.without_udp = ""
+        """Why the node has no UDP port, as a sentence; empty if it has one."""
         self._endpoint = endpoint
         self._udp = udp
         self._udp_runs = trio.Lock()

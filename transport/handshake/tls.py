@@ -58,6 +58,7 @@ class Tls:
         self, certificate: Certificate, *, server: bool, expect: PeerId | None = None
     ) -> None:
         self.established = False
+        """Whether both ends are authenticated."""
         self.closed = False  # whether the peer has ended its direction (close_notify)
         self._verdict = _Verdict(expect)
         self.server = server

@@ -47,7 +47,9 @@ class LanDiscovery:
         self._listeners: list[OnPeer] = []
         self.served: dict[Interface, trio.CancelScope] = {}
         self.responders: dict[Interface, MdnsResponder] = {}
+        """What answers and asks on each interface that is served."""
         self.troubles: dict[Interface, str] = {}
+        """Why an interface is not served, as a sentence."""
         self._entropy = host.entropy(8)
         self._port = 0
 

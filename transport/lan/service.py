@@ -47,6 +47,7 @@ class Announcement:
 
     def __init__(self, peer: PeerId, swarm: bytes, address: str, port: int, entropy: bytes) -> None:
         self.instance = entropy[:_INSTANCE_BYTES].hex().encode()
+        """Random name of this run, in hex digits, by which a node knows its own announcements."""
         self._peer = peer
         self._tag = tag_of(swarm)
         self._name: Name = (self.instance, *SERVICE)

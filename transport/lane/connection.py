@@ -98,10 +98,13 @@ class LaneConnection:
         self._pinged = now
         self._ping_sent: float | None = None
         self.ping_mark = 0
+        """Number of the last ping, modulo 65,536. A reply repeats it, plus one."""
         self.yielding = yielding
+        """What delays bulk on a path that others share; None if nothing does."""
         self.bulk_bytes = 0  # bytes of bulk in flight
         self.bulk_waits = False  # bulk waits for an acknowledgement or for the time `bulk_at`
         self.bulk_at = inf
+        """Time on the monotonic clock at which bulk may go on, in seconds."""
         self._probes: list[int] = []  # marks of the pings behind bulk that are in flight
         self._probed = now
         self._looked = -inf

@@ -37,8 +37,10 @@ class Libp2pSession:
         expect: str | None = None,
     ) -> None:
         self.yamux = Yamux(dialled=dialled, streams=limits.streams, held=limits.held_bytes)
+        """The channels of this connection."""
         self.limits = limits
         self.established = False
+        """Whether the peer is authenticated and yamux agreed on."""
         self._noise = Noise(identity, initiator=dialled, entropy=entropy, expect=expect)
         self._security: ProtocolChoice | ProtocolOffer = (
             ProtocolOffer(NOISE) if dialled else ProtocolChoice((NOISE,))

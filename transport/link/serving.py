@@ -68,6 +68,7 @@ class CallServer:
     ) -> None:
         self.bytes = 0  # size of the payloads that handler tasks hold
         self.posts_refused = 0
+        """Number of posts whose handler has refused them. Their senders do not hear of it."""
         self._peer = peer
         self._lane = lane
         self._handlers = handlers

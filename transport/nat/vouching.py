@@ -35,6 +35,7 @@ class AddressVouching:
         self._endpoint = endpoint
         self._knowledge = knowledge
         self.asked_by = Rates(Rate(*defaults.WHERE))
+        """Limits how often each peer may ask for addresses."""
         endpoint.handle(METHOD, self._on_where)
 
     def _on_where(self, call: Call) -> Reply | Refusal:

@@ -122,7 +122,9 @@ class Dialer:
         self.web_port = WebPort(endpoint, self.whereabouts) if strategies.web_port else None
         self.neighbourhood = Neighbourhood(host, endpoint, self.knowledge.found)
         self.puncher = self._make_puncher()
+        """Punches holes for direct paths to peers."""
         self.foreign = self._make_foreign()
+        """The libp2p relays that the owner names, and circuits through them."""
         self.circuits = Circuits(endpoint, self.relays, self.foreign, self.knowledge, self, tasks)
         self._families = Families(host, endpoint, book, tasks)
         self._improving = Improving(self.puncher, tasks)

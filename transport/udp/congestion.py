@@ -64,8 +64,8 @@ class DelayControl(QuicCongestionControl):
     each packet."""
 
     def __init__(self, *, max_datagram_size: int) -> None:
-        self.bytes_in_flight = 0
-        self.congestion_window = defaults.INITIAL_PACKETS * max_datagram_size
+        self.bytes_in_flight = 0  # sent, and neither acknowledged nor lost
+        self.congestion_window = defaults.INITIAL_PACKETS * max_datagram_size  # bytes
         self.phase = Phase.STARTUP
         self.rate = 0.0
         """Delivery rate of the path, in bytes per second; 0 until measured."""
@@ -75,6 +75,7 @@ class DelayControl(QuicCongestionControl):
         """Shortest round trip, in seconds; 0 until measured."""
         self._size = max_datagram_size
         self.marks: dict[int, Mark] = {}
+        """The state at the time when each packet in flight was sent, by packet number."""
         self._delivered = 0
         self._delivered_at = 0.0
         self._first_sent = 0.0
@@ -355,6 +356,7 @@ class Pacer:
 
     def __init__(self, control: DelayControl, datagram_bytes: int) -> None:
         self.datagram_bytes = datagram_bytes
+        """Size of the datagrams that are sent, in bytes."""
         self._control = control
         self._bucket = 0.0  # bytes that may leave at once
         self._filled = 0.0  # when it was last filled

@@ -111,6 +111,7 @@ class Igd:
         ports: pcp.PortControlServer,
     ) -> None:
         self.leases = leases
+        """The ports that are open on the router."""
         self._protocols = protocols
         self.control = control
         """What answers the requests of hosts."""

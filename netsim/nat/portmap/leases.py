@@ -70,6 +70,7 @@ class Leases:
         self._booted = self.now
 
     def at_port(self, proto: int, port: int) -> Lease | None:
+        """Return the lease of an outer port, or None. `proto` is the IP protocol number."""
         return self._by_port.get((proto, port))
 
     def of(self, proto: int, inner: Addr) -> Lease | None:

@@ -35,7 +35,9 @@ class Recovery:
     def __init__(self, isn: int) -> None:
         self.una = self.nxt = isn  # first unacknowledged and next sequence number
         self.board = Scoreboard()
+        """The segments in flight, and which of them were acknowledged."""
         self.cubic = Cubic()
+        """The congestion window."""
         self.phase = OPEN
         self._recover = isn  # recovery ends when this sequence number is acknowledged
         self._prr_delivered = self._prr_out = self._prr_flight = 0

@@ -15,6 +15,7 @@ class RoundTrip:
     def __init__(self) -> None:
         self.smooth = 0.0  # 0 if nothing is measured yet
         self.variation = 0.0
+        """Smoothed deviation of the round trips, in seconds (RFC 6298)."""
         self.least = INFINITY
         self.rto = SYN_TIMEOUT_S
 

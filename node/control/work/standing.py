@@ -12,7 +12,7 @@ from ....transport.identity import PeerId
 from ... import defaults
 from ...daemon.work.jobs import Working
 from ...daemon.work.tuning import TuningParts
-from ..messages import node as messages
+from ..messages.node import DoneHere, TuningHere, WorkView
 from .tuning import tuning_state
 
 
@@ -50,7 +50,7 @@ def _order(queue: FairQueue, job: Job) -> tuple[float, ...]:
 
 async def work_view(
     own: PeerId, jobs: Jobs, working: Working, tuning: TuningParts, passes: int
-) -> messages.WorkView:
+) -> WorkView:
     """Describe the jobs and fine-tunings at this node. `passes` is the number of fine-tunings for
     which its layers are open."""
     here: dict[str, Job] = {}
@@ -66,16 +66,15 @@ async def work_view(
         if number % defaults.JOBS_COUNTED == 0:
             await trio.lowlevel.checkpoint()
     counts = [working.own.desk.progress(job) for job in sorted(waiting)]
-    return messages.WorkView(
+    return WorkView(
         doing=tuple(
-            messages.DoneHere(job.whole, job.kind, job.author, pieces[job.whole])
-            for job in here.values()
+            DoneHere(job.whole, job.kind, job.author, pieces[job.whole]) for job in here.values()
         ),
         jobs=len(counts),
         rows=sum(count.rows for count in counts),
         rows_done=sum(count.rows_done for count in counts),
         tunings=tuple(
-            messages.TuningHere(
+            TuningHere(
                 each.id,
                 each.plan.name,
                 tuning_state(each),

@@ -154,6 +154,7 @@ class OwnJobs:
         self.desk = Desk(node, Results(node.host, folder.results), seals)
         self.submitter = Submitter(node, self.desk, trust.liars)
         self.collector = Collector(node, self.desk, tools.shelf, self.checks, seals)
+        """Collects and checks the results of this node's jobs."""
         self.replication = OwnReplication(node.host, replication, self.desk, _blob_of)
         """Replication of the jobs that this node has submitted."""
 

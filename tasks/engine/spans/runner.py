@@ -46,6 +46,7 @@ class Runner:
         self._emit = output.emit
         self._clock = clock
         self.scheduler = Scheduler()
+        """Chooses the rows of each step."""
         self._stop = stop
         self._by_share: dict[Share, Session] = {}
         groups, retries = self.scheduler.groups, self._may_retry

@@ -49,8 +49,8 @@ class ShardAsked(HeaderMessage, frozen=True):
 class _Question:
     """What nodes said of one model."""
 
-    promised: dict[PeerId, None] = field(default_factory=dict)
-    """Nodes that load the model, or were asked too often to say so."""
+    promised: dict[PeerId, bool] = field(default_factory=dict)
+    """Nodes that may load the model, with whether they said so, or were asked too often for it."""
     backs: list[float] = field(default_factory=list)
     complete: bool = False
     done: trio.Event = field(default_factory=trio.Event)
@@ -65,7 +65,8 @@ class Asking:
         self._directory = directory
         self._open: dict[str, _Question] = {}
         self._coming: dict[str, float] = {}  # when a node said that it loads a model, by root
-        self._promised: dict[str, dict[PeerId, None]] = {}  # the nodes that said so last, by root
+        # By root: the nodes that may load it, and whether they said so.
+        self._promised: dict[str, dict[PeerId, bool]] = {}
         self._broken: dict[PeerId, float] = {}  # when nodes have not loaded what they promised
 
     async def comes(self, model: Model) -> bool:
@@ -89,12 +90,14 @@ class Asking:
     def waited(self, root: str) -> None:
         """Record that a request has waited for a model as long as it may, and that it has not come.
 
-        The nodes that have promised it are asked last for some time, for any model.
+        The nodes that have promised it are asked last for some time, for any model. One that was
+        only asked too often has promised nothing: strangers can have any node say that.
         """
         now = self._host.now()
         self._coming.pop(root, None)
-        for peer in self._promised.pop(root, ()):
-            self._broken[peer] = now
+        for peer, said in self._promised.pop(root, {}).items():
+            if said:
+                self._broken[peer] = now
 
     async def _shared(self, model: Model) -> _Question:
         """Return what the nodes say. Waits for a question that another request has asked."""
@@ -116,10 +119,12 @@ class Asking:
             question.done.set()
         return question
 
-    def _remember(self, root: str, promised: dict[PeerId, None]) -> None:
-        """Remember the nodes that have promised a model."""
-        self._promised.pop(root, None)
-        self._promised[root] = promised
+    def _remember(self, root: str, promised: dict[PeerId, bool]) -> None:
+        """Remember the nodes that may load a model, and which of them have ever said so."""
+        before = self._promised.pop(root, {})
+        self._promised[root] = {
+            peer: said or before.get(peer, False) for peer, said in promised.items()
+        }
         while len(self._promised) > PROMISES:
             del self._promised[next(iter(self._promised))]
 
@@ -156,14 +161,14 @@ class Asking:
             said = ShardAsked.parse(reply.header)
         except CallRefused as error:
             if error.code == "busy":  # strangers ask it; it may load the model all the same
-                question.promised[peer] = None
+                question.promised[peer] = False
             return False
         except (BadMessage, LinkClosed):
             return False
         if said.code == "full":
             question.backs.append(said.back)
         elif said.code == "loading":
-            question.promised[peer] = None
+            question.promised[peer] = True
         return said.code == "loading"
 
 

@@ -76,6 +76,7 @@ class Rounds:
         self._own_root = ""
         self._here = {own}
         self.departed = set[PeerId]()
+        """Volunteers that have said that they leave."""
         self._closing = False
         self._proposal: Step | None = None
         self._rejoin: Step | None = None

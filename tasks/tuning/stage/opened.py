@@ -1,7 +1,7 @@
 """The open tunings at one node's stages, and the memory that trainers use there. No I/O."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ from ..defaults import (
     PEER_BYTES,
     STAGE_BYTES,
     TUNINGS_OF_OTHERS,
+    TUNINGS_PER_NETWORK,
     TUNINGS_PER_PEER,
 )
 from ..messages import TuneOpen
@@ -68,10 +69,14 @@ class OpenedTuning:
 
 
 class OpenedTunings:
-    """The tunings of all trainers at the stages of the node `own`."""
+    """The tunings of all trainers at the stages of the node `own`.
 
-    def __init__(self, own: PeerId) -> None:
+    `network` returns the network in which this node sees a peer.
+    """
+
+    def __init__(self, own: PeerId, network: Callable[[PeerId], str]) -> None:
         self._own = own
+        self._network = network
         self._open: dict[Name, OpenedTuning] = {}
         self._opening: dict[Name, PeerId] = {}  # with their payers
         self._bytes: Counter[PeerId] = Counter()
@@ -87,9 +92,10 @@ class OpenedTunings:
         """Occupy a place for a new tuning until the block ends.
 
         A trainer on another node has TUNINGS_PER_PEER places, and so has a user, however many
-        trainers it has. Tunings that this node pays for take no places of others. All trainers
-        on other nodes have twice TUNINGS_OF_OTHERS places, for any payer. Raises SessionError
-        `session-exists`, or `too-many` if there is no place.
+        trainers it has. The trainers of one network have TUNINGS_PER_NETWORK places, so that many
+        identities of one attacker leave some to others. Tunings that this node pays for take no
+        places of others. All trainers on other nodes have twice TUNINGS_OF_OTHERS places, for any
+        payer. Raises SessionError `session-exists`, or `too-many` if there is no place.
         """
         if (trainer, name) in self._open or (trainer, name) in self._opening:
             raise SessionError("session-exists", "the tuning is open already")
@@ -102,6 +108,7 @@ class OpenedTunings:
         )
         if payer != self._own:
             is_full |= paid[payer] >= TUNINGS_PER_PEER or others >= TUNINGS_OF_OTHERS
+            is_full |= self._is_network_full(trainer, payers)
         if is_full:
             raise SessionError("too-many", "this stage has reached its limit of tunings")
         self._opening[trainer, name] = payer
@@ -109,6 +116,15 @@ class OpenedTunings:
             yield
         finally:
             del self._opening[trainer, name]
+
+    def _is_network_full(self, trainer: PeerId, payers: Mapping[Name, PeerId]) -> bool:
+        """Return whether trainers of a trainer's network have all of its places, among tunings with
+        these payers."""
+        if trainer == self._own:
+            return False
+        those = [each for (each, _), payer in payers.items() if self._own not in (each, payer)]
+        network = self._network(trainer)
+        return sum(self._network(each) == network for each in those) >= TUNINGS_PER_NETWORK
 
     def add(self, tuning: OpenedTuning) -> None:
         """Register an open tuning."""

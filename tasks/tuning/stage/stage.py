@@ -53,7 +53,7 @@ class TuningStage:
         self._find_shard = find_shard
         self._meter = meter
         self._payers = payers
-        self.table = OpenedTunings(courier.peer)
+        self.table = OpenedTunings(courier.peer, courier.network)
         """The open tunings of all trainers."""
         self._used: dict[bytes, ServedShard] = {}  # by the engine's name of a tuning
         self._leaving = False

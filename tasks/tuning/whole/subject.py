@@ -76,6 +76,7 @@ class WholeTensors:
     def __init__(self, name: str, root: str, arch: Architecture, inner_steps: int) -> None:
         self._layout = FlatLayout[LearnedName](weight_shapes(arch).items())
         self.frozen: LearnedTensors = {}
+        """Tensors that are not learned; none, because all weights are."""
         self.run = RunTerms(
             name=name,
             subject=pack([_KIND, root]),

@@ -42,6 +42,7 @@ def test_demo(tmp_path: Path) -> None:
     with cost(time.monotonic) as spent:
         ended = shoal("demo", "--json", "--max-tokens", "24", env=environment(tmp_path))
     assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.startswith("starting 3 daemons with the 6 layers of `tiny`\n")
     shown = json.loads(ended.stdout)
     assert [node["layers"] for node in shown["nodes"]] == ["0:2", "2:4", "4:6"]
     assert len({node["peer"] for node in shown["nodes"]}) == 3

@@ -8,7 +8,7 @@ import pytest
 from shoal.cli.commands.doctor import report
 from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import decode
-from shoal.node.control.messages.node import ReachabilityView
+from shoal.node.control.messages.reach import ReachabilityView
 
 from ..conftest import DOCTOR, MACHINE
 

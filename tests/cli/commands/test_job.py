@@ -116,6 +116,13 @@ def shoal(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> Shoal:
     return run
 
 
+def test_rows_without_a_file_are_printed_as_they_are(daemon: Daemon, shoal: Shoal) -> None:
+    rows = '{"line": 1}\n{"line": 2, "error": "bad-row"}\n'
+    daemon.outcomes["1" * 64] = {"text": rows, "rows": 2, "rows_done": 2, "rows_failed": 1}
+    done = shoal("result", "1" * 64)
+    assert (done.code, done.out) == (1, rows) and "1 of 2 rows failed" in done.err
+
+
 def test_submit_one_prompt(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("submit", "tiny", "Once", "--max-tokens", "9", "--stop", "x", "--seed", "5")
     assert (done.code, done.out) == (0, f"{0:064x}\n")

@@ -16,7 +16,9 @@ from shoal.cli.commands.status import (
 )
 from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import Json, decode
-from shoal.node.control.messages.node import DiskView, LinkView, PeerView, Relaying, Status
+from shoal.node.control.messages.machine import DiskView
+from shoal.node.control.messages.node import Status
+from shoal.node.control.messages.reach import LinkView, PeerView, Relaying
 
 from ..conftest import LINK, PEER, STATUS
 

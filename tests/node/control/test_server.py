@@ -16,7 +16,8 @@ from shoal.cli.client import converse
 from shoal.cli.errors import CommandError
 from shoal.node import defaults
 from shoal.node.control.messages.encoding import encode
-from shoal.node.control.messages.node import CapacityView, Peers, PeerView
+from shoal.node.control.messages.machine import CapacityView
+from shoal.node.control.messages.reach import Peers, PeerView
 from shoal.node.control.server import ControlServer, Emit, encoded
 from shoal.node.errors import ControlError
 from shoal.node.settings.config import DataFolder

@@ -21,7 +21,7 @@ from shoal.transport.rates import Rate, Rates
 from tests.state.fake_net import FakeNet, FakeNode
 from tests.state.membership.stars import counted, notice, silence
 
-OWN, A, B, X, Y = (peer_id_of(sha256(bytes([n])).digest()) for n in range(5))
+OWN, A, B, X, Y, Z = (peer_id_of(sha256(bytes([n])).digest()) for n in range(6))
 ALONE_S, HEARD_S = defaults.PROVE_AGAIN_S[0], defaults.FOLLOW_AGAIN_S
 
 
@@ -92,6 +92,35 @@ def test_without_such_a_peer_it_is_checked_as_before() -> None:
     node.linked(A, "", 0.0)
     node.proved(X, 0.0)
     assert due(node, ALONE_S) == {X}
+
+
+@pytest.mark.parametrize("size", [defaults.CROWD // 2, 4 * defaults.CROWD, 100 * defaults.CROWD])
+def test_what_proofs_cost_does_not_grow_with_the_swarm(size: int) -> None:
+    """Of `size` live members, the times between two proofs of one that has no witness, one that is
+    followed, and others that have one or two witnesses."""
+    node = Liveness(OWN)
+    many = [PeerId(f"member {number}") for number in range(size - 5)]
+    node.watch({OWN, A, B, X, Y, Z, *many})
+    for peer in (A, B):
+        node.linked(peer, peer, 0.0)
+        node.told(peer, [Z, *many][:500], [], 0.0, whole=True)
+    node.told(A, [Y], [], 0.0, whole=False)
+    for peer in (*many, X, Y, Z):
+        node.proved(peer, 0.0)
+    due(node, 0.1)
+    for peer in (X, Y, Z):
+        node.proved(peer, 1.0)
+    node.brought(X, A)
+    times = max(size / defaults.CROWD, 1.0)
+    one, more = defaults.PROVE_AGAIN_S[1:]
+    watched = node.watched
+    assert watched[X].due == 1.0 + min(HEARD_S * times, more)
+    assert watched[Y].due == 1.0 + min(one * times, more)
+    assert watched[Z].due == 1.0 + more
+    node.doubt(A, 2.0)
+    assert {X} <= due(node, 2.0), "a doubt does not wait"
+    node.proved(X, 2.0)
+    assert watched[X].due == 2.0 + ALONE_S, "no peer reports its end"
 
 
 def test_only_the_peer_that_brought_the_proof_causes_a_check(node: Liveness) -> None:

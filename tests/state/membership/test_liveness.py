@@ -371,10 +371,11 @@ def test_members_without_any_witness_are_limited() -> None:
     node = Liveness(OWN)
     node.watch({A, *crowd})
     node.linked(A, "a", 0.0)
-    for tick in range(400):
-        now = tick / 10
+    for tick in range(1_000):
+        now = tick / 2
         for peer in node.next_checks(now):
             node.proved(peer, now)
+            node.brought(peer, A)
         assert len(list(node.live())) <= 1 + defaults.ALONE
     assert len(list(node.live())) == 1 + defaults.ALONE  # and they stay
 
@@ -752,3 +753,24 @@ def test_a_question_is_about_live_members_or_about_others(node: Liveness) -> Non
     node.watch({OWN, A, B, C, D, X, Y, Z}, later)
     assert [*map(set, node.next_questions(later).values())] == [{X, Y}]
     assert [*map(set, node.next_questions(later).values())] == [{Z}]
+
+
+def test_members_that_may_not_be_checked_do_not_wake_the_loop() -> None:
+    """Once ALONE members without a witness are followed, the others wait for a change."""
+    node = Liveness(OWN)
+    many = [PeerId(f"member {number}") for number in range(2 * defaults.ALONE)]
+    node.watch({OWN, A, *many}, 0.0)
+    node.linked(A, "", 0.0)
+    now = defaults.UNSEEN_S
+    while sum(map(node.is_live, many)) < defaults.ALONE:
+        for peer in node.next_checks(now):
+            node.proved(peer, now)
+            node.brought(peer, A)
+        now += 1 / defaults.CALM_CHECKS[1]
+    for peer in filter(node.is_live, many):
+        node.proved(peer, now)
+    assert node.next_checks(now + 1.0) == []
+    assert node.next_due(now) > now + 60.0
+    node.failed(next(filter(node.is_live, many)), now)
+    assert node.next_due(now) < now + 1.0
+    assert len(node.next_checks(now)) == 1, "there is room for another one"

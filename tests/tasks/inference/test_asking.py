@@ -235,18 +235,26 @@ async def test_a_shared_question_goes_on_when_the_request_that_asked_it_ends(
     await _run(swarm, body)
 
 
+def busy(call: Call) -> Any:
+    return Refusal("busy", "asked too often")
+
+
 @pytest.mark.trio
-@pytest.mark.parametrize(
-    "promise", [says("loading"), lambda call: Refusal("busy", "asked too often")]
-)
+@pytest.mark.parametrize("later", [False, True])
 async def test_a_node_that_has_broken_its_promise_is_asked_last(
-    promise: Callable[[Call], Any], autojump_clock: object
+    autojump_clock: object, later: bool
 ) -> None:
+    """Also if it says later that it was asked too often."""
     swarm = lacking()
     liar = swarm.stages[0].peer
 
     async def body(_: FakeSwarm) -> None:
-        full = says("full", 9.0)
+        full, times = says("full", 9.0), [0]
+
+        def promise(call: Call) -> Any:
+            times[0] += 1
+            return (busy if later and times[0] > 1 else says("loading"))(call)
+
         asked = answered(swarm, full, promise, full)
         with pytest.raises(NoRoute):
             await _generate(swarm)
@@ -257,6 +265,32 @@ async def test_a_node_that_has_broken_its_promise_is_asked_last(
                 await _generate(swarm)
             assert asked[-1] == liar and len(asked) == 4
             await trio.sleep(ASK_AGAIN)
+
+    await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_node_that_was_asked_too_often_has_broken_no_promise(
+    autojump_clock: object,
+) -> None:
+    swarm = lacking()
+    busy_one = swarm.stages[0].peer
+
+    async def body(_: FakeSwarm) -> None:
+        answers: list[Callable[[Call], Any]] = [busy]
+        full, firsts = says("full", 9.0), 0
+        asked = answered(swarm, full, lambda call: answers[0](call), full)
+        with pytest.raises(NoRoute):
+            await _generate(swarm)
+        answers[0] = says("loading")
+        for _turn in range(12):
+            asked.clear()
+            with trio.move_on_after(1), suppress(Overloaded):
+                await _generate(swarm)
+            assert asked[-1] == busy_one
+            firsts += len(asked) < 4  # before nodes that have no room
+            await trio.sleep(ASK_AGAIN)
+        assert firsts
 
     await swarm.run(body)
 

@@ -120,5 +120,6 @@ def test_a_newcomer() -> None:
              "memory=4GiB,tflops=nan", "bandwidth=1008"],
 )  # fmt: skip
 def test_newcomers_that_are_refused(text: str) -> None:
-    with pytest.raises(BadNodes):
+    with pytest.raises(BadNodes) as refused:
         read_newcomer(text, "new")
+    assert "--add" in str(refused.value) and "[[node]]" not in str(refused.value)

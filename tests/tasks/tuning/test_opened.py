@@ -16,6 +16,7 @@ from shoal.tasks.tuning.defaults import (
     PEER_BYTES,
     STAGE_BYTES,
     TUNINGS_OF_OTHERS,
+    TUNINGS_PER_NETWORK,
     TUNINGS_PER_PEER,
 )
 from shoal.tasks.tuning.messages import (
@@ -49,7 +50,7 @@ def opened(
 
 
 def test_tunings_of_all_trainers_are_bounded_but_not_the_owner_s() -> None:
-    tunings = OpenedTunings(OWN)
+    tunings = OpenedTunings(OWN, str)
     for peer in OTHERS[:TUNINGS_OF_OTHERS]:
         opened(tunings, peer)
     with pytest.raises(SessionError, match="limit"):
@@ -61,8 +62,24 @@ def test_tunings_of_all_trainers_are_bounded_but_not_the_owner_s() -> None:
     opened(tunings, OTHERS[-1])
 
 
+def test_many_identities_of_one_network_leave_places_to_others() -> None:
+    networks = dict.fromkeys(OTHERS[:-2], "192.0.2.1") | {OTHERS[-2]: "192.0.2.2"}
+    tunings = OpenedTunings(OWN, lambda peer: networks.get(peer, ""))
+    for peer in OTHERS[:TUNINGS_PER_NETWORK]:
+        opened(tunings, peer)
+    refused_one = OTHERS[TUNINGS_PER_NETWORK]
+    with pytest.raises(SessionError, match="limit"):
+        opened(tunings, refused_one)
+    opened(tunings, OTHERS[-2])
+    opened(tunings, OTHERS[-1])
+    opened(tunings, refused_one, payer=OWN)
+    opened(tunings, OWN, payer=OTHERS[-2])
+    assert tunings.remove(next(iter(tunings)), "idle")
+    opened(tunings, refused_one, b"m" * 16)
+
+
 def test_a_user_has_a_few_places_however_many_trainers_it_has() -> None:
-    tunings, author = OpenedTunings(OWN), OTHERS[-1]
+    tunings, author = OpenedTunings(OWN, str), OTHERS[-1]
     for peer in (*OTHERS[: TUNINGS_PER_PEER - 1], OWN):
         opened(tunings, peer, payer=author)
     for trainer in (OTHERS[TUNINGS_PER_PEER], OWN):
@@ -72,7 +89,7 @@ def test_a_user_has_a_few_places_however_many_trainers_it_has() -> None:
 
 
 def test_a_trainer_of_this_node_s_own_job_has_a_few_places_too() -> None:
-    tunings = OpenedTunings(OWN)
+    tunings = OpenedTunings(OWN, str)
     for number in range(TUNINGS_PER_PEER):
         opened(tunings, OTHERS[0], bytes([number]) * 16, OWN)
     with pytest.raises(SessionError, match="limit"):
@@ -82,7 +99,7 @@ def test_a_trainer_of_this_node_s_own_job_has_a_few_places_too() -> None:
 
 def test_trainers_that_name_jobs_of_this_node_are_bounded_together() -> None:
     """Claims cost nothing, and neither do identities that claim. The engine has room for more."""
-    tunings, most = OpenedTunings(OWN), 2 * TUNINGS_OF_OTHERS
+    tunings, most = OpenedTunings(OWN, str), 2 * TUNINGS_OF_OTHERS
     for number in range(most):
         opened(tunings, PeerId(f"trainer{number}"), payer=OWN)
     with pytest.raises(SessionError, match="limit"):
@@ -92,7 +109,7 @@ def test_trainers_that_name_jobs_of_this_node_are_bounded_together() -> None:
 
 
 def test_places_are_taken_while_tunings_open() -> None:
-    tunings = OpenedTunings(OWN)
+    tunings = OpenedTunings(OWN, str)
     with tunings.opening(OTHERS[0], b"a" * 16, OTHERS[0]):
         with pytest.raises(SessionError) as error:
             opened(tunings, OTHERS[0], b"a" * 16)
@@ -102,7 +119,7 @@ def test_places_are_taken_while_tunings_open() -> None:
 
 
 def test_memory_is_bounded_for_one_trainer_and_for_all() -> None:
-    tunings = OpenedTunings(OWN)
+    tunings = OpenedTunings(OWN, str)
     one, two, three = OTHERS[:3]
     with tunings.memory(one, PEER_BYTES):
         for size in (1, STAGE_BYTES):

@@ -71,6 +71,7 @@ class Puncher:
         self.tools = tools
         """What its attempts use."""
         self.observing = Observing(tools, tools.udp) if tools.udp is not None else None
+        """Asks observers for the outer addresses of UDP sockets; None without a UDP port."""
         self._attempts: dict[PeerId, PunchAttempt] = {}  # attempts in which the peer takes part
         self._offered: dict[PeerId, PunchAttempt] = {}  # attempts whose first offer is unanswered
         self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun

@@ -27,6 +27,7 @@ class Looker:
         self._host = host
         self._udp = udp
         self.open_looks: dict[bytes, _Look] = {}
+        """The looks that wait for replies, by the transaction of their request."""
 
     def on_answer(self, message: StunMessage, source: Place) -> bool:
         """Process a Binding response that arrived at the port.

@@ -145,4 +145,5 @@ class Responder:
 
 
 def is_larger(answer: bytes, request: bytes) -> bool:
+    """Return whether an answer has more bytes than its request, and so would amplify a flood."""
     return len(answer) > len(request)

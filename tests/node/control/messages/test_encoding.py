@@ -16,9 +16,12 @@ from shoal.node.control.messages import (
     generation,
     group,
     jobs,
+    machine,
     models,
     node,
     plans,
+    reach,
+    serving,
     settings,
     sharing,
     state,
@@ -37,8 +40,8 @@ from shoal.node.errors import ControlError
 from shoal.node.invite import decode as decode_code
 from tests.netsim.daemons.test_sharing import PORT, engine
 
-MODULES = (adapters, api, dht, generation, group, jobs, models, node, plans, settings,
-           sharing, state, tuning)  # fmt: skip
+MODULES = (adapters, api, dht, generation, group, jobs, machine, models, node, plans, reach,
+           serving, settings, sharing, state, tuning)  # fmt: skip
 RUN = generation.Run(model="tiny", prompt="Once")
 PLAIN = (
     "api", "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
@@ -87,7 +90,7 @@ async def test_replies_of_a_daemon_come_back_as_they_were(world: World) -> None:
         (sharing.AddShare, {"url": f"127.0.0.1:{PORT}"}),
         (sharing.ListShares, {}),
         (node.GetStatus, {}),
-        (node.Diagnose, {}),
+        (reach.Diagnose, {}),
         (models.ListModels, {}),
         (generation.Run, {"model": "llama", "prompt": "x"}),
         (sharing.StopShare, {"name": "llama"}),
@@ -140,7 +143,7 @@ def test_types_of_replies_and_events() -> None:
         generation.LayersAwaited,
         generation.TextPiece,
     )
-    assert event_types(node.Diagnose()) == (node.Measuring,) and event_types(node.Ping()) == ()
+    assert event_types(reach.Diagnose()) == (reach.Measuring,) and event_types(node.Ping()) == ()
 
 
 def test_the_first_kind_of_a_union_that_fits() -> None:
