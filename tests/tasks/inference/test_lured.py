@@ -32,7 +32,7 @@ class Lured:
             assert node.parts is not None
             node.serve(node.parts, kv_heads=1)
         self.routes: list[tuple[str, ...]] = []
-        self.within_s = TOKENS * 2 * HONEST_S + 10  # with some tokens at the liar
+        self.within_s = TOKENS * 2 * HONEST_S + 5  # it leaves the liar before MOVE_AGAIN
         self.leaves_s = 1e9  # when the second stage is no member any more
         patch.setattr(standing, "STANDBY_WORTH", 9.0)  # seconds: nothing here takes long to rebuild
         patch.setattr(Choice, "knows", lambda _, chain: True)
