@@ -70,7 +70,7 @@ async def test_the_worker_frees_an_idle_model_and_loads_the_one_that_is_asked_fo
     monkeypatch.setattr(turn, "SLOT_STAY_LOADS", 0.1)
     references = {name: Checkpoint(tmp_path / name, rms_norm_eps=eps) for name, eps in EPS.items()}
     node = Turns(tmp_path / "node", None)
-    with trio.fail_after(120):
+    with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(node.run, (), None))
             for name in "ab":

@@ -180,7 +180,7 @@ async def swarm(
 ) -> AsyncIterator[list[Node]]:
     """Start nodes that know each other and serve their layers; the first has the model's folder."""
     nodes = [Node(tmp_path / str(number), layers) for number, layers in enumerate(splits)]
-    with trio.fail_after(120):
+    with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(nodes[0].run, (), checkpoint))
             for node in nodes[1:]:

@@ -71,7 +71,7 @@ class ApiApp:
 
     def __init__(self, backend: Backend, door: Door) -> None:
         self._backend = backend
-        self._door = door
+        self._hellos = door
         self.running = 0  # answers that are being generated
         self._resumable = backend.resumable
         self._router = Router(
@@ -93,7 +93,7 @@ class ApiApp:
         client: ClientStream = scope["state"][CLIENT]
         try:
             with self._backend.guard.around("a request to the API", instead=mishap):
-                self._door.check(scope["headers"])
+                self._hellos.check(scope["headers"])
                 client.answering = client.asked = True
                 await self._route(scope, exchange)
         except ShoalError as error:

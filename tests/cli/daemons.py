@@ -14,7 +14,7 @@ from typing import Any
 from shoal.cli.client import converse
 from shoal.cli.errors import CommandError
 
-START = 60.0  # seconds a daemon may take on a busy machine
+START = 300.0  # seconds a daemon may take on a busy machine
 
 
 WITH_TORCH = ["-m", "shoal.cli.main"]
@@ -102,5 +102,5 @@ def shoal(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run one command as a process."""
     return subprocess.run(
         [sys.executable, "-m", "shoal.cli.main", *args],
-        capture_output=True, text=True, timeout=90, **more,
+        capture_output=True, text=True, timeout=START, **more,
     )  # fmt: skip

@@ -192,7 +192,7 @@ async def through_a_proxy(
 ) -> tuple[Link, Proxy]:
     """Link `a` to `b` by a proxy. Unless `a` is `dialable`, `b` reaches it only that way."""
     if not dialable:
-        a.endpoint._door.port = 0
+        a.endpoint._hellos.port = 0
     proxy = Proxy(b.endpoint.port)
     await nursery.start(proxy.run)
     link = await a.endpoint.dial(Address(LOOPBACK, proxy.port, b.endpoint.peer), timeout=5)

@@ -55,7 +55,7 @@ class Accepting:
         self,
         shared: Shared,
         certificate: Certificate,
-        door: HelloExchange,
+        hellos: HelloExchange,
         links: Links,
     ) -> None:
         self.acceptors: dict[int, Acceptor] = {}
@@ -67,7 +67,7 @@ class Accepting:
         self._guard = shared.guard
         self._limits = shared.limits
         self._certificate = certificate
-        self._door = door
+        self._hellos = hellos
         self._links = links
         self._arrivals = Arrivals(shared.limits)
 
@@ -154,9 +154,9 @@ class Accepting:
     async def _receive(self, secured: SecureStream) -> Connected | None:
         """Run the listener's side of the hello. Return None if the peer was refused."""
         try:
-            return await self._door.receive(secured, self._links.refusal)
+            return await self._hellos.receive(secured, self._links.refusal)
         except HelloRefused as refused:
-            await self._door.refuse(secured, refused.code)
+            await self._hellos.refuse(secured, refused.code)
             return None
 
     async def join(

@@ -71,12 +71,12 @@ class Endpoint:
         self.rescue = Rescue(host, self.reach, limits.handshake_s)
         self._host = host
         self._certificate = Certificate.generate(identity, host)
-        self._door = HelloExchange(identity.peer, self.incarnation, admission, limits, self.guard)
+        self._hellos = HelloExchange(identity.peer, self.incarnation, admission, limits, self.guard)
         shared = Shared(host, limits, MemoryBudget(limits.total_bytes), self.guard, shaper=shaper)
         self._links = Links(identity.peer, self.incarnation, shared, self.rescue)
-        self.accepting = Accepting(shared, self._certificate, self._door, self._links)
+        self.accepting = Accepting(shared, self._certificate, self._hellos, self._links)
         """What takes connections that others have opened."""
-        self._introducing = Introducing(identity.peer, self._door, self._links)
+        self._introducing = Introducing(identity.peer, self._hellos, self._links)
         self._nursery: trio.Nursery | None = None
         self._admission_news = trio.lowlevel.ParkingLot()
         self.on_path(self._has_answered)
@@ -86,11 +86,11 @@ class Endpoint:
     @property
     def admission(self) -> Admission:
         """The rule that decides which peers are let in."""
-        return self._door.admission
+        return self._hellos.admission
 
     def admit_by(self, admission: Admission) -> None:
         """Replace the rule that decides which peers are let in. Existing links stay."""
-        self._door.admission = admission
+        self._hellos.admission = admission
         self._admission_news.unpark_all()
 
     async def admission_changed(self) -> None:
@@ -131,7 +131,9 @@ class Endpoint:
     def on_refused(self, callback: Callable[[PeerId, str, str], None]) -> None:
         """Register `callback(peer, code, message)`, called when a peer refuses to let this node
         in."""
-        self._door.refused.append(lambda peer, refused: callback(peer, refused.code, refused.words))
+        self._hellos.refused.append(
+            lambda peer, refused: callback(peer, refused.code, refused.words)
+        )
 
     def on_link_lasting(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)`, called once for each link that a component wants to keep for
@@ -196,7 +198,7 @@ class Endpoint:
     def on_observed(self, callback: Callable[[Connected], None]) -> None:
         """Register `callback(connected)`, called when a hello names the address at which this node
         is seen."""
-        self._door.observers.append(callback)
+        self._hellos.observers.append(callback)
 
     def on_path(self, callback: "Callable[[Link, PathKind, str], None]") -> None:
         """Register `callback(link, path_kind, medium)`, called for every new path of a link."""
@@ -213,11 +215,11 @@ class Endpoint:
     @property
     def udp_port(self) -> int:
         """The UDP port that this node's hellos name; 0 means none."""
-        return self._door.udp_port
+        return self._hellos.udp_port
 
     @udp_port.setter
     def udp_port(self, port: int) -> None:
-        self._door.udp_port = port
+        self._hellos.udp_port = port
 
     # Running.
 
@@ -238,7 +240,7 @@ class Endpoint:
         """
         listeners = [await self._host.listen(listen, port)]
         try:
-            self.port = self._door.port = int(listeners[0].socket.getsockname()[1])
+            self.port = self._hellos.port = int(listeners[0].socket.getsockname()[1])
             self.listening = [(listen, self.port)]
             for address, other in further:
                 with suppress(HostError):

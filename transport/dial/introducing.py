@@ -21,9 +21,9 @@ class Introducing:
     At most one dial to a peer at a time sends a first hello.
     """
 
-    def __init__(self, peer: PeerId, door: HelloExchange, links: Links) -> None:
+    def __init__(self, peer: PeerId, hellos: HelloExchange, links: Links) -> None:
         self._peer = peer
-        self._door = door
+        self._hellos = hellos
         self._links = links
 
     async def join(
@@ -68,7 +68,7 @@ class Introducing:
         """Exchange hellos within `HELLO_S` seconds. The limit is short because other dials to the
         peer wait for this exchange to end."""
         with trio.move_on_after(defaults.HELLO_S):
-            return await self._door.introduce(secured, None)
+            return await self._hellos.introduce(secured, None)
         raise DialFailed("timeout", f"`{name}` did not answer our hello")
 
     async def _carry_on(self, link: Link, secured: SecureStream, path_kind: PathKind) -> Link:
@@ -77,7 +77,7 @@ class Introducing:
         Several dials may do this at the same time. If they waited for each other, one that hangs
         would delay those that work.
         """
-        connected = await self._door.introduce(secured, link.identities.peer_incarnation)
+        connected = await self._hellos.introduce(secured, link.identities.peer_incarnation)
         if not self._links.add(connected, path_kind, link):
             raise DialFailed("closed", f"the link to `{link.peer}` has ended in the meantime")
         return link
@@ -88,7 +88,7 @@ class Introducing:
         If the peer prefers its own dial (`duplicate`), wait for the link and return it. Otherwise
         raise DialFailed.
         """
-        self._door.tell_refused(peer, refused)
+        self._hellos.tell_refused(peer, refused)
         if refused.code == "duplicate":  # the peer's own dial wins
             with trio.move_on_after(defaults.DUPLICATE_S):
                 while (link := self._links.link(peer)) is None:

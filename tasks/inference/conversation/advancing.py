@@ -38,7 +38,8 @@ class Advancing:
         self._standing = standing
 
     async def watch(self, talk: Talk, run: GenerationRun) -> None:
-        """Offer a faster chain to a session as soon as there is one that is ready."""
+        """Offer faster chains to a session as soon as they are ready, until one has taken over and
+        this is cancelled."""
         version = self._directory.version
         while talk.moves < MOVES or talk.moved_from:
             await trio.sleep(MOVE_LOOK)
@@ -47,8 +48,8 @@ class Advancing:
             route = await self._faster(talk, run)
             if route and await self._standing.prepare(talk, run, route):
                 run.items.put(Faster(route))
-                return
-            if not route:
+                await trio.sleep(MOVE_AGAIN)  # until it has taken over, or failed
+            elif not route:
                 with trio.move_on_after(MOVE_AGAIN):
                     version = await self._directory.changed(version)
 

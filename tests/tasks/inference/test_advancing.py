@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.conversation import advancing
 from shoal.tasks.inference.conversation.advancing import Advancing
+from shoal.tasks.inference.conversation.mending import Mending
 from shoal.tasks.inference.conversation.standing import Standing
 from shoal.tasks.inference.gateway import GatewayEvent, Routed
 from shoal.tasks.inference.generation import Model
@@ -71,6 +73,22 @@ async def test_an_answer_stays_for_a_small_gain_or_for_guesses(
     monkeypatch.setattr(advancing, "MOVE_PAUSE", pause)
     answered.known = known
     assert len(await answered.answer()) == 1
+
+
+@pytest.mark.trio
+async def test_a_move_that_fails_is_not_the_last_one(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mend, failed = Mending.mend, list[bool]()
+
+    async def refused(self: Mending, *wanted: Any, ahead: bool = False) -> bool:
+        if ahead and not failed:
+            failed.append(True)
+            return False
+        return await mend(self, *wanted, ahead=ahead)
+
+    monkeypatch.setattr(Mending, "mend", refused)
+    assert len(await Moved(monkeypatch, 0.05).answer()) > 1 and failed
 
 
 class Envious(Moved):
