@@ -49,7 +49,7 @@ class AnswersView:
 
 
 NO_ANSWERS = AnswersView(0.0, 0, 0.0, 0)
-"""Of a node that has measured no answer yet."""
+"""The view of a node that has not measured an answer yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

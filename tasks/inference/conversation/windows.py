@@ -21,7 +21,7 @@ class Windows:
     def __init__(self, courier: Courier, drafting: Drafting) -> None:
         self._courier = courier
         self.drafting = drafting
-        """Guesses the next tokens; None if nothing is drafted."""
+        """Guesses the next tokens of all answers, if it is on."""
 
     async def begin(self, talk: Talk, run: GenerationRun) -> None:
         """Begin to draft what a chain will say, if all of its stages compute windows.
