@@ -44,7 +44,8 @@ def test_jobs_are_done_by_another_node_though_it_is_killed(pair: list[Any], tmp_
     path.write_text("\n".join([*rows, "broken", ""]))
     options = ("--raw", "--max-tokens", str(TOKENS))
     sent = said(asker, "job", "submit", "tiny", "--file", str(path), *options)
-    assert sent["replicated"] and [line["line"] for line in sent["broken"]] == [len(PROMPTS) + 1]
+    assert sent["replicated"], sent["lack"]
+    assert [line["line"] for line in sent["broken"]] == [len(PROMPTS) + 1]
     (job,) = sent["jobs"]
     while not said(asker, "job", "list", "--mine")["jobs"][0]["claimant"]:
         time.sleep(0.05)
