@@ -62,7 +62,7 @@ class Path:
                 self.now = turn
 
     def trickle(self, messages: int, every: float) -> None:
-        """Send one packet every `every` seconds, each after the one before has arrived."""
+        """Send one packet every `every` seconds. Each arrives before the next one is sent."""
         for _ in range(messages):
             self.send()
             self.control.nothing_more()
@@ -136,8 +136,7 @@ def test_the_rate_of_the_path_is_unknown_while_too_little_is_sent_to_measure_it(
 
 
 def test_single_messages_measure_no_rate() -> None:
-    """As those of a chain, of which each passes after the one before. What follows is not slower
-    for them."""
+    """The stages of a chain send such messages. A later transfer is as fast as without them."""
     path = Path(1e6, 0.04)
     path.trickle(100, 0.1)
     assert path.control.path_rate == 0
