@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from .adapters import LoadAdapter, LoadedAdapter, LoadedAdapters
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, kv_room, kv_token_bytes, state_bytes
@@ -18,8 +20,7 @@ from .scheduling.costs import AdapterCosts, StepCosts
 from .wire import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True, eq=False):
     """Rows of one session in a step: `count` rows of `source`, beginning with row `first`.
 
     Row `first` belongs to `position`. The KV of these positions is written to the blocks of
@@ -40,8 +41,7 @@ class Piece:
     reference: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Struct, frozen=True, eq=False):
     """Order to choose a token after the last of `rows`, for `position`."""
 
     rows: Any
