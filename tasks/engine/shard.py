@@ -1,7 +1,6 @@
 """A shard in the worker: the interface that computes it, and the KV of its sessions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
