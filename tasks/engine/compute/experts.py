@@ -104,7 +104,7 @@ def _products(
     parts = (f"{name}_blocks", f"{name}_scales") if experts.mxfp4 else (name,)
     read = weights.read_bytes if experts.mxfp4 else weights.read_plain
     stored = [read(part) for part in parts]
-    found = []
+    found: list[Linear] = []
     for expert in range(experts.count):
         matrix, *scales = (tensor[expert] for tensor in stored)
         for scale in scales:
