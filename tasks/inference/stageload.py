@@ -60,8 +60,8 @@ class StageLoads:
 
         Requests that have begun to answer wait, and so do those of this node and of jobs.
         """
-        goes_on = message.resume > 0 or message.exact
-        if goes_on or message.idle or message.standby or gateway == self._all.own:
+        continues = message.resume > 0 or message.exact
+        if continues or message.idle or message.standby or gateway == self._all.own:
             return
         if (wait := self._wait(gateway, message)) > ADMISSION_WAIT:
             raise SessionError("overloaded", f"other prompts would delay this one by {wait:.0f} s")

@@ -314,7 +314,7 @@ async def test_a_prompt_that_would_wait_for_too_long_is_refused(
         assert code == "overloaded" and message.endswith("; again in 20 s")
         assert await refused(other, stage, order(stage, b"s" * 16, 200, 200)) == ("", "")
         later = order(stage, b"g" * 16, 400, 400) | {"exact": True}
-        assert await refused(other, stage, later) == ("", ""), "it goes on with an answer"
+        assert await refused(other, stage, later) == ("", ""), "it continues an answer"
         assert await refused(stage, stage, order(stage, b"o" * 16, 400, 400)) == ("", "")
 
     with trio.fail_after(60):
