@@ -387,7 +387,12 @@ def test_a_node_with_enough_links_looks_only_at_the_members_that_it_has_lost(
         roster.unlinked(peer, 1.0)
     roster.linked(four, Nearness.PUBLIC)
     looked_at = list[PeerId]()
-    roster.count_only(lambda peer: looked_at.append(peer) is None)
+
+    def counts(peer: PeerId) -> bool:
+        looked_at.append(peer)
+        return True
+
+    roster.count_only(counts)
     assert roster.next_due(lost=True) == 1.0 + defaults.DIAL_PAUSE[0]
     assert looked_at == [three]
     assert [peer for peer, _ in roster.next_dials(9.0, 0, lost=8)] == [three]
