@@ -72,6 +72,7 @@ GHOSTS = (64, 0.5)  # failed dials to members that one peer reported: at once, p
 GHOST_WAIT = 10.0  # seconds to wait before such a dial once GHOSTS is used up
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, maximum; doubled each time
 FORGET = 3600.0  # seconds without a link after which a member's record is dropped
+FORGET_LOOK = 60.0  # seconds between two looks for such records
 MEMBERS_LOOK = 60.0  # seconds, at most, between two searches for members to dial
 
 # Liveness: docs/spec/liveness.md.

@@ -84,8 +84,8 @@ class Agenda:
         """Number of live members without a link."""
         self.alone = 0
         """Number of live members without a link or a witness."""
-        self.checking = 0
-        """Number of members of which a check is under way."""
+        self.checking: dict[PeerId, None] = {}
+        """Members of which a check is under way."""
         self._all = (self.shared, self.urgent, self.calm, self.unseen, self.early, self.ends)
 
     def advance(self, now: float) -> None:
@@ -96,7 +96,11 @@ class Agenda:
     def put(self, peer: PeerId, watched: Watched, *, linked: bool, due: float, ends: float) -> None:
         """Store a member. `due` and `ends` are times in seconds, or infinity."""
         live = watched.live and not linked
-        self._count(watched, (live, live and not watched.networks, watched.checking))
+        self._count(watched, (live, live and not watched.networks))
+        if watched.checking:
+            self.checking[peer] = None
+        else:
+            self.checking.pop(peer, None)
         place = self._place(watched)
         for times in (self.shared, self.urgent, self.calm, self.unseen):
             times.set(peer, due if times is place else inf)
@@ -105,15 +109,15 @@ class Agenda:
 
     def remove(self, peer: PeerId, watched: Watched) -> None:
         """Remove a member that is no longer known."""
-        self._count(watched, (False, False, False))
+        self._count(watched, (False, False))
+        self.checking.pop(peer, None)
         for times in self._all:
             times.set(peer, inf)
 
-    def _count(self, watched: Watched, counted: tuple[bool, bool, bool]) -> None:
+    def _count(self, watched: Watched, counted: tuple[bool, bool]) -> None:
         before, watched.counted = watched.counted, counted
         self.live += counted[0] - before[0]
         self.alone += counted[1] - before[1]
-        self.checking += counted[2] - before[2]
 
     def _place(self, watched: Watched) -> DueTimes:
         if watched.shared:

@@ -80,10 +80,15 @@ class Liveness:
 
         A member that has just become known does not count, because reports of witnesses may follow.
         """
+        self._note_changes(now)
+        if self._agenda.alone:
+            return True
         return any(
-            watched.live or (watched.tried == -inf and watched.since + defaults.UNSEEN_S <= now)
-            for _, watched in self._unlinked()
-            if not watched.networks
+            peer not in self._links
+            and not (watched := self.watched[peer]).networks
+            and watched.tried == -inf
+            and watched.since + defaults.UNSEEN_S <= now
+            for peer in (*self._agenda.unseen.ready, *self._agenda.checking)
         )
 
     def answering(self) -> set[PeerId]:
@@ -398,7 +403,7 @@ class Liveness:
         self._note_changes(now)
         agenda = self._agenda
         self.crowd = max((len(self._links) + agenda.live) / defaults.CROWD, 1.0)
-        alone, room = agenda.alone, defaults.CHECKS_AT_ONCE - agenda.checking
+        alone, room = agenda.alone, defaults.CHECKS_AT_ONCE - len(agenda.checking)
         ready = [(peer, self.watched[peer]) for peer in agenda.to_check()]
         found: list[PeerId] = []
         for urgency, _, peer in sorted((one.urgency, one.rank, peer) for peer, one in ready):

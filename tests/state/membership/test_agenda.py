@@ -143,6 +143,11 @@ def test_no_change_of_a_member_is_missed(seed: int) -> None:
             one, other = deepcopy(story.node), deepcopy(story.node)
             other._changed = dict.fromkeys(other.watched)
             assert one.next_due(now) == other.next_due(now) >= now + defaults.TURN_S
+            assert one.has_unseen(now) == any(
+                watched.live or (watched.tried == -inf and watched.since + defaults.UNSEEN_S <= now)
+                for peer, watched in one.watched.items()
+                if peer not in one._links and not watched.networks
+            )
             asked, again = one.next_questions(now), other.next_questions(now)
             assert {by: set(some) for by, some in asked.items()} == {
                 by: set(some) for by, some in again.items()
@@ -152,7 +157,7 @@ def test_no_change_of_a_member_is_missed(seed: int) -> None:
             assert live == [peer for peer, watched in other.watched.items() if watched.live]
             one.next_due(now)
             agenda = one._agenda
-            counts = agenda.live, agenda.alone, agenda.checking
+            counts = agenda.live, agenda.alone, len(agenda.checking)
             assert counts == (
                 sum(peer not in one._links for peer in live),
                 sum(peer not in one._links and not one.watched[peer].networks for peer in live),
