@@ -69,7 +69,6 @@ class _Report(NamedTuple):
 
     links: tuple[LinkSpeed, ...]
     tag: bytes
-    tags: frozenset[bytes]
     trips: dict[bytes, float]
     rates: dict[bytes, float]
 
@@ -96,7 +95,7 @@ class ReportedTrips:
         """
         mine, theirs = self._of(one), self._of(other)
         low, high = 0.0, inf
-        for tag in mine.tags & theirs.tags:
+        for tag in sorted(mine.trips.keys() & theirs.trips.keys()):
             third = self._tagged.get(tag)
             if third and mine.tag in third.trips and theirs.tag in third.trips:
                 there = max(mine.trips[tag], third.trips[mine.tag])
@@ -116,8 +115,7 @@ class ReportedTrips:
             trips = {link.tag: link.round_trip_ms / 1000 for link in record.links}
             rates = {link.tag: link.rate for link in record.links}
             tag = tag_of(record.peer)
-            found = _Report(record.links, tag, frozenset(trips), trips, rates)
-            self._reports[record.peer] = found
+            found = self._reports[record.peer] = _Report(record.links, tag, trips, rates)
             self._tagged[tag] = found
             if len(self._reports) > _REPORTS:
                 _, old = self._reports.popitem(last=False)
