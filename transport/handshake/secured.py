@@ -143,17 +143,18 @@ class SecureStream:
         return self._rest is not None
 
     async def handshake(self) -> None:
-        """Run TLS until both ends are authenticated.
+        """Run TLS until the other end is authenticated.
 
+        The last bytes of this side are not sent yet: they leave with its hello, in one packet.
         Raises TransportError if TLS fails, and PathLost if the connection breaks.
         """
         if self._turn is not None:
             await self._meet()
         while True:
             self._queue_outgoing()
-            await self.drain()
             if self.tls.established:
                 return
+            await self.drain()
             data = await self._receive()
             if not data:
                 raise PathLost
@@ -228,7 +229,8 @@ class SecureStream:
     def send(self, plaintext: bytes) -> None:
         """Encrypt bytes, and pass to the kernel as many as it accepts.
 
-        Must not be called while `blocked`. Raises PathLost if the connection is broken.
+        Must not be called while `blocked`, except once after `handshake`. Raises PathLost if the
+        connection is broken.
         """
         try:
             self.tls.write(plaintext)
