@@ -154,7 +154,7 @@ class Accepting:
     async def _receive(self, secured: SecureStream) -> Connected | None:
         """Run the listener's side of the hello. Return None if the peer was refused."""
         try:
-            return await self._hellos.receive(secured, self._links.refusal)
+            return await self._hellos.receive(secured, self._links.judge)
         except HelloRefused as refused:
             await self._hellos.refuse(secured, refused.code)
             return None
