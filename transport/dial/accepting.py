@@ -148,7 +148,7 @@ class Accepting:
     async def _greet_lane(self, byte_stream: ByteStream, first: bytes) -> Connected | None:
         """Run TLS and the hello as the listener. Return None if the peer was refused."""
         secured = SecureStream(byte_stream, Tls(self._certificate, server=True, expect=None), first)
-        await secured.handshake()
+        await secured.handshake(hold=True)
         return await self._receive(secured)
 
     async def _receive(self, secured: SecureStream) -> Connected | None:

@@ -106,13 +106,13 @@ async def test_the_end_of_tls_leaves_with_the_hello() -> None:
     server = SecureStream(far, Tls(names[1], server=True, expect=None))
 
     async def dial() -> None:
-        await client.handshake()
+        await client.handshake(hold=True)
         client.send(b"hello")
         assert bytes(await client.receive()) == b"answer"
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(dial)
-        await server.handshake()
+        await server.handshake(hold=True)
         assert bytes(server.early() or await server.receive()) == b"hello"
         server.send(b"answer")
     assert (near.writes, far.writes) == (2, 2)
