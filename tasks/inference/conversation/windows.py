@@ -3,11 +3,13 @@
 from contextlib import suppress
 
 from ....transport.errors import LinkClosed
+from ...costs.chain import NO_PRICES
 from ...drafting.controller import Controller
 from ...drafting.defaults import AHEAD, WINDOW
 from ...drafting.drafter import Accuracy
 from ...drafting.sessions import Drafting
 from ...drafting.speculation import Speculation
+from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
 from ..session import SampledToken, SpanMessage, pack_tokens
@@ -18,8 +20,10 @@ from .talk import Talk
 class Windows:
     """Makes drafts for the sessions of one gateway, and sends them to the chains in windows."""
 
-    def __init__(self, courier: Courier, drafting: Drafting) -> None:
+    def __init__(self, courier: Courier, drafting: Drafting, choice: Choice) -> None:
+        """`choice` predicts what windows take."""
         self._courier = courier
+        self._choice = choice
         self.drafting = drafting
         """Guesses the next tokens of all answers, if it is on."""
 
@@ -37,7 +41,7 @@ class Windows:
             return
         run.speculation = self.drafting.begin(
             *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
-            talk.drafts,
+            *(talk.drafts, self._choice.window_prices(run, talk.model)),
         )
         await run.speculation.read(run.ids[: run.prompt])
         self._send(run)
@@ -46,7 +50,7 @@ class Windows:
         if not run.can_draft or run.new < 2:
             return
         stages, limit = len(run.route), run.prompt + run.new
-        controller = Controller(stages, fixed=(WINDOW, AHEAD // WINDOW))
+        controller = Controller(stages, NO_PRICES, fixed=(WINDOW, AHEAD // WINDOW))
         drafter = answer.drafter()
         run.speculation = Speculation(drafter, Accuracy(), controller, stages, limit)
         await run.speculation.read(run.ids[: run.prompt])
