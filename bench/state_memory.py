@@ -43,7 +43,6 @@ from shoal.state.feeds.entry import (
     Head,
     Proof,
     client_of,
-    read_stored,
     seal_entry,
 )
 from shoal.state.feeds.kinds import KINDS
@@ -167,8 +166,8 @@ class StoreArchive:
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
-    ) -> Sequence[Entry]:
-        return [read_stored(each) for each in self.store.entries(name, epoch, from_seq, limit)]
+    ) -> Sequence[bytes]:
+        return self.store.entries(name, epoch, from_seq, limit)
 
     async def put(self, entries: Sequence[Entry]) -> None:
         self._commit(Put(tuple(entries)))

@@ -13,7 +13,7 @@ from ..transport.identity import peer_id_of, public_key_of
 from . import defaults
 from .errors import BadUpdate, StateError
 from .feeds.committer import Committer, Lost
-from .feeds.entry import FORKED, Entry, FeedName, Head, client_of
+from .feeds.entry import FORKED, Entry, FeedName, Head, client_of, read_stored
 from .feeds.feed import Document
 from .feeds.kinds import KINDS, all_parts
 from .feeds.stored import StoredFeed, verify
@@ -113,7 +113,7 @@ class Inspection:
             entries = await self._replica.archive.entries(
                 name, head.epoch, seq, defaults.LOADED_BYTES
             )
-            for entry in entries:
+            for entry in map(read_stored, entries):
                 try:
                     changes = document.apply(entry.update)
                 except BadUpdate:

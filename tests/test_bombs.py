@@ -77,7 +77,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "member record, peeked": lambda data: record.peek(seal(ALICE, record.DOMAIN, data)),
     "member record, no envelope": record.peek,
     "entry": lambda data: entry.open_entry(sealed_entry(data)),
-    "entry, peeked": lambda data: entry.peek_entry(sealed_entry(data)),
+    "entry, parsed": lambda data: entry.parse_entry(sealed_entry(data)),
     "fact": read_fields,
     "fact for people": readable,
     "vouches": read_vouches,

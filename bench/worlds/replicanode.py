@@ -19,7 +19,7 @@ from shoal.netsim.network.packet import Addr
 from shoal.state import defaults
 from shoal.state.errors import StateError
 from shoal.state.feeds.archive import MemoryArchive
-from shoal.state.feeds.entry import Entry, open_entry
+from shoal.state.feeds.entry import Entry, UncheckedEntry, open_entry
 from shoal.state.membership.roster import Roster
 from shoal.state.replication.exchange import FeedExchange
 from shoal.state.replication.gossip import Unanswered
@@ -379,4 +379,6 @@ def opened_once(sealed: bytes) -> Entry:
 class SharedReplica(Replica):
     """Replica whose entries are opened once for all nodes of a process."""
 
-    opened = staticmethod(opened_once)
+    @staticmethod
+    def checked(parsed: UncheckedEntry) -> Entry:
+        return opened_once(parsed.entry.sealed)

@@ -15,7 +15,15 @@ from shoal.netsim.population.mix import draw, load
 from shoal.netsim.world import World
 from shoal.state.feeds.archive import MemoryArchive
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
+from shoal.state.feeds.entry import (
+    NO_PARENT,
+    Entry,
+    FeedName,
+    Head,
+    client_of,
+    read_stored,
+    seal_entry,
+)
 from shoal.state.feeds.feed import Document, snapshot
 from shoal.state.feeds.kinds import KINDS, all_parts
 from shoal.state.membership.record import MemberRecord, seal_record
@@ -91,7 +99,7 @@ class Overlay(MemoryArchive):
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
-    ) -> Sequence[Entry]:
+    ) -> Sequence[bytes]:
         found = await super().entries(name, epoch, from_seq, limit)
         if found or self.base is None:
             return found
@@ -101,7 +109,7 @@ class Overlay(MemoryArchive):
         for entry in entries:
             if self.base is not None and entry.seq and entry.name not in self._entries:
                 whole = await self.base.entries(entry.name, entry.epoch, 0, 2**30)
-                self._entries[entry.name] = list(whole)
+                self._entries[entry.name] = [read_stored(sealed) for sealed in whole]
             await super().put([entry])
 
 

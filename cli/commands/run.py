@@ -93,6 +93,7 @@ def run(
 ) -> None:
     """Run the model NAME on PROMPT and print its answer. The PROMPT `-` reads standard input.
 
+    `MODEL+ADAPTER` names a model with a LoRA adapter, as `--adapter` does.
     Works on any node of the swarm, even one with no layers and no PyTorch. The answer goes to
     standard output, a line of figures to standard error. Control characters in the answer are
     escaped; `--json` gives the text exactly.
@@ -105,7 +106,12 @@ def run(
     if not prompt:
         raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
     bias = tuple(TokenBias(*each) for each in logit_bias)
-    ask = Run(model=name, prompt=prompt, adapter=adapter, logit_bias=bias, **options)
+    model, _, named = name.partition("+")
+    if named and adapter not in (None, named):
+        raise CommandError(
+            "failed", "two adapters are named", hint="name it after `+`, or with `--adapter`"
+        )
+    ask = Run(model=model, prompt=prompt, adapter=named or adapter, logit_bias=bias, **options)
     with render.Streamed(silent=as_json) as text:
         found = answer(data, ask, text.take)
     if as_json:

@@ -36,11 +36,11 @@ class Archive(Protocol):
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
-    ) -> Sequence[Entry]:
-        """Return entries of an epoch from `from_seq` on, in order and without a gap.
+    ) -> Sequence[bytes]:
+        """Return sealed entries of an epoch from `from_seq` on, in order and without a gap.
 
-        Returns as many as fit into `limit` bytes, but at least one if there is any. Signatures are
-        not checked again.
+        Returns as many as fit into `limit` bytes, but at least one if there is any. They are not
+        parsed, because most are passed on to a peer as they are (`read_stored` parses one).
         """
         ...
 
@@ -93,13 +93,13 @@ class MemoryArchive:
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
-    ) -> Sequence[Entry]:
-        found: list[Entry] = []
+    ) -> Sequence[bytes]:
+        found: list[bytes] = []
         for entry in self._entries.get(name, ())[from_seq:]:
             limit -= entry.size
             if entry.epoch != epoch or (limit < 0 and found):
                 break
-            found.append(entry)
+            found.append(entry.sealed)
         return found
 
     async def put(self, entries: Sequence[Entry]) -> None:

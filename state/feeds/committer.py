@@ -30,7 +30,7 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import FeedDamaged, StateError, StoreDamaged, StoreRefused
 from .archive import ArchivedFeed
-from .entry import Entry, FeedName, Head, Proof, read_stored
+from .entry import Entry, FeedName, Head, Proof
 from .pending import PendingChanges
 from .store import DeleteFeeds, Drop, FeedCut, LoadedFeeds, Put, Store, Work, size_of
 from .stored import StoredFeed
@@ -410,13 +410,12 @@ class DiskArchive:
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
-    ) -> Sequence[Entry]:
-        """Return entries as `Archive.entries` does.
+    ) -> Sequence[bytes]:
+        """Return sealed entries as `Archive.entries` does.
 
         Raises StoreRefused if the disk refuses to read.
         """
-        found = await self._committer.entries(name, epoch, from_seq, limit=limit)
-        return [read_stored(sealed) for sealed in found]
+        return await self._committer.entries(name, epoch, from_seq, limit=limit)
 
     async def put(self, entries: Sequence[Entry]) -> None:
         """Store entries as `Archive.put` does.

@@ -15,7 +15,7 @@ from ...transport.rates import Rate, RateLimiter, Rates
 from .. import defaults
 from ..errors import BadEntry, BadMessage, StateError
 from ..feeds.digest import Plot, bucket_of
-from ..feeds.entry import Entry, Head, peek_entry
+from ..feeds.entry import Entry, Head, parse_entry
 from ..feeds.kinds import all_parts
 from .comparison import Comparison
 from .gossip import (
@@ -423,7 +423,7 @@ def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[
     found: dict[Place, list[Item]] = {place: [] for place in places}
     for item in items:
         try:
-            name, _ = peek_entry(item[0])
+            name = parse_entry(item[0]).entry.name
         except BadEntry as error:
             if error.code in BLAMED:
                 raise

@@ -15,7 +15,16 @@ from .. import defaults
 from ..errors import BadEntry, BadOrder, StateError
 from ..feeds.archive import Archive, ArchivedFeed
 from ..feeds.digest import Plot
-from ..feeds.entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
+from ..feeds.entry import (
+    FORKED,
+    Entry,
+    FeedName,
+    Head,
+    UncheckedEntry,
+    open_proof,
+    parse_entry,
+    read_stored,
+)
 from ..feeds.feed import OTHER_BRANCH, EntryOutcome, EntryVerdict, Feed, beyond
 from ..feeds.kinds import all_parts
 from .authors import Authors
@@ -91,8 +100,8 @@ class _Nothing:
 class Replica(ReplicaFeeds):
     """The replica of one node, `own`."""
 
-    opened: Callable[[bytes], Entry] = staticmethod(open_entry)
-    """Parses an entry from a peer, and checks its signature."""
+    checked: Callable[[UncheckedEntry], Entry] = staticmethod(UncheckedEntry.checked)
+    """Checks the signature of an entry from a peer."""
 
     def __init__(
         self,
@@ -261,7 +270,8 @@ class Replica(ReplicaFeeds):
 
         Cheap checks come first, the signature last.
         """
-        name, head = peek_entry(sealed)
+        parsed = parse_entry(sealed)
+        name, head = parsed.entry.name, parsed.entry.head
         key = public_key_of(name.author)
         if not self._keeps(key, plot_of(name)):
             return
@@ -275,7 +285,7 @@ class Replica(ReplicaFeeds):
             return
         if not first and not _follows(head, mine):
             return  # one out-of-order entry can prove a fork; more prove nothing
-        entry = self.opened(sealed)
+        entry = self.checked(parsed)
         if key == self.own and not self._takes_back(entry, mine):
             return
         verdict = await self._admit(entry, batch)
@@ -291,7 +301,7 @@ class Replica(ReplicaFeeds):
         return (mine is not None and entry.head[:2] <= mine[:2]) or self._own_entries.takes(entry)
 
     async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
-        name, _ = peek_entry(one)
+        name = parse_entry(one).entry.name
         key = public_key_of(name.author)
         if not self._keeps(key, plot_of(name)):
             return
@@ -318,7 +328,8 @@ class Replica(ReplicaFeeds):
         if verdict.outcome is EntryOutcome.CHECK:
             await self._commit(batch)
             stored = await self.archive.entries(name, entry.epoch, entry.seq, 0)
-            verdict = self._compared(feed, stored[0], entry) if stored else verdict
+            there = read_stored(stored[0]) if stored else None
+            verdict = self._compared(feed, there, entry) if there is not None else verdict
         if verdict.code == OTHER_BRANCH:
             await self._put_back(feed, None)
         self._note(feed, verdict, batch, entry)

@@ -22,7 +22,7 @@ from .. import defaults
 from ..errors import BadEntry
 from ..feeds.archive import Archive, ArchivedFeed
 from ..feeds.digest import HASH_BYTES, Digest, Plot
-from ..feeds.entry import FORKED, Entry, FeedName, Head
+from ..feeds.entry import FORKED, Entry, FeedName, Head, read_stored
 from ..feeds.feed import EntryOutcome, EntryVerdict, Feed
 from ..feeds.kinds import all_parts
 from .authors import Authors, AuthorsChange
@@ -312,11 +312,11 @@ class ReplicaFeeds:
         first = 0
         if asked.epoch == mine.epoch:
             theirs = await self.archive.entries(name, mine.epoch, asked.seq, 0)
-            if not theirs or theirs[0].hash[:HASH_BYTES] != asked.hash:
-                return [(entry.sealed,) for entry in theirs]
+            if not theirs or read_stored(theirs[0]).hash[:HASH_BYTES] != asked.hash:
+                return [(sealed,) for sealed in theirs]
             first = asked.seq + 1
         entries = await self.archive.entries(name, mine.epoch, first, limit)
-        return [(entry.sealed,) for entry in entries if entry.seq <= mine.seq]
+        return [(sealed,) for sealed in entries[: mine.seq + 1 - first]]
 
     def _remember(self, feed: Feed) -> None:
         """Mark a feed's document as the one used last.
@@ -353,7 +353,7 @@ class ReplicaFeeds:
         assert feed.head is not None
         epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
         entries = await self.archive.entries(feed.name, epoch, seq, limit)
-        return [entry for entry in entries if entry.seq <= feed.head.seq]
+        return [read_stored(sealed) for sealed in entries[: feed.head.seq + 1 - seq]]
 
     # Changing.
 

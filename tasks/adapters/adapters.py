@@ -138,8 +138,8 @@ class Adapters:
         raise ModelError(
             "no-adapter",
             f"{ascii(text)[:80]} {matches}",
-            hint="`shoal adapter list` shows the adapters here; one of another node needs all 64 "
-            "digits of its hash",
+            hint="`shoal adapter list` shows the adapters here. A fine-tuning adds its own at its "
+            "end; one of another node needs all 64 digits of its hash",
         )
 
     async def forget(self, root: str) -> None:

@@ -1,8 +1,9 @@
 """A shard in the worker: the interface that computes it, and the KV of its sessions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from .adapters import LoadAdapter, LoadedAdapter, LoadedAdapters
 from .errors import EngineError
@@ -18,8 +19,7 @@ from .scheduling.costs import AdapterCosts, StepCosts
 from .wire import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True, eq=False):
     """Rows of one session in a step: `count` rows of `source`, beginning with row `first`.
 
     Row `first` belongs to `position`. The KV of these positions is written to the blocks of
@@ -40,8 +40,7 @@ class Piece:
     reference: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Struct, frozen=True, eq=False):
     """Order to choose a token after the last of `rows`, for `position`."""
 
     rows: Any

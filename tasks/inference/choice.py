@@ -5,6 +5,7 @@ The decisions are in `routing/router.py`. Here are the probes, and what the dire
 the cost model say of members.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.rates import Rate, Rates
 from ..costs.chain import WindowPrices, window_prices
+from ..costs.links import trip_within
 from ..costs.members import member_rates
 from ..costs.rates import UNKNOWN, DeviceRates, LinkRates
 from ..costs.seconds import step_seconds
@@ -140,6 +142,21 @@ class Choice:
         return self._view(members, partial(self._claimed, members, model))
 
     def _trip(self, members: Members, one: PeerId, other: PeerId) -> float:
+        """Return the seconds of a round trip between two members, as both have reported it, or as
+        those to third members bound it. 0 if nothing was reported."""
+        if said := self._said(members, one, other):
+            return said
+        if one not in members or other not in members:
+            return 0.0
+        low, high = self._reported.bounds(members[one], members[other])
+        if high == math.inf:
+            return 0.0
+        here, there = self._courier.round_trip(one), self._courier.round_trip(other)
+        if here and there:
+            low, high = max(low, abs(here - there)), min(high, here + there)
+        return trip_within(low, high)
+
+    def _said(self, members: Members, one: PeerId, other: PeerId) -> float:
         """Return the seconds of a round trip between two members, 0 if they have not both reported
         it."""
         if one not in members or other not in members:
@@ -402,7 +419,7 @@ class Choice:
         members, own = self._directory.members(), self._courier.peer
         peers = [hop.peer for hop in chain]
         pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
-        return all(own in pair or self._trip(members, *pair) for pair in pairs)
+        return all(own in pair or self._said(members, *pair) for pair in pairs)
 
     def window_prices(self, run: GenerationRun, model: Model) -> WindowPrices:
         """Return the predicted seconds of windows of drafts in the chain of a session."""

@@ -385,10 +385,9 @@ class Worker:
                 return await self._tried(work)
             except ShoalError as error:
                 why = failed(getattr(error, "code", None) or "failed", error.message)
-                if why.error == MOVED:
-                    return None
                 absent = why.error == "no-source" and not self.crew.is_live(work.job.author)
-                if why.error in NOT_NOW or absent:  # its author has the input
+                # A node that takes a job over may end soon. The author of an input has it.
+                if why.error == MOVED or why.error in NOT_NOW or absent:
                     work.failed = False
                     return None
         failures = self._failures.pop(work.job.id, 0) + 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.feeds.entry import Entry
+from shoal.state.feeds.entry import Entry, UncheckedEntry
 from shoal.state.replication.exchange import FeedExchange
 from shoal.state.replication.gossip import HAVE, PULL, Item, Pulled, Told, encode_heads
 from shoal.state.replication.interest import Interest
@@ -47,9 +47,9 @@ async def replayed() -> None:
     entries = [author.write(a={"v": number}) for number in range(4)]
     await one.replica.take(sealed(entries[:3]))
     await two.replica.take(sealed(entries))
-    looked: list[bytes] = []
-    opened = one.replica.opened
-    one.replica.opened = lambda data: looked.append(data) or opened(data)  # type: ignore[func-returns-value]
+    looked: list[UncheckedEntry] = []
+    checked = one.replica.checked
+    one.replica.checked = lambda each: looked.append(each) or checked(each)  # type: ignore[func-returns-value]
     await two.exchange.compare(one.peer)
     await one.exchange.compare(two.peer)
     await asked(one, two, sealed([*entries[:2] * 500, entries[3], *entries[:2] * 500]))

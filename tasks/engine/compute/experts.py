@@ -2,7 +2,8 @@
 
 The rows that chose an expert are computed together, in one product. Few rows are padded as
 everywhere, and a row adds its experts in their order, so that it does not depend on the rows that
-share the step.
+share the step. In bfloat16 the parts round where transformers does: routers choose between experts
+that are almost equal, and one more rounding would have some rows choose others.
 """
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from ..families import Experts
 from .mxfp4 import converted
 from .pointwise import sigmoid, silu
-from .products import Linear, linear_of, padded
+from .products import BiasedLinear, Linear, linear_of, padded
 from .step import LayerWeights, StepContext
 
 
@@ -35,14 +36,16 @@ class ExpertsPart:
         count = step.rows * self._experts.active
         flat, chances = chosen.flatten()[:count], chances.flatten()[:count]
         order = torch.argsort(flat, stable=True)
-        out, first = torch.zeros_like(normed), 0
+        # The sum over the experts is rounded once.
+        sums, first = torch.zeros_like(normed, dtype=torch.float32), 0
         for expert, size in enumerate(torch.bincount(flat).tolist()):
             if size:
                 places = order[first : first + size]
                 rows = places // self._experts.active
                 found = self._compute(expert, normed[rows], step.least_rows)
-                out.index_add_(0, rows, (found * chances[places, None]).to(out.dtype))
+                sums.index_add_(0, rows, (found * chances[places, None]).float())
                 first += size
+        out = sums.to(normed.dtype)
         return out + self._shared(normed) if self.shared is not None else out
 
     def _shared(self, normed: torch.Tensor) -> torch.Tensor:
@@ -101,7 +104,7 @@ def _products(
     parts = (f"{name}_blocks", f"{name}_scales") if experts.mxfp4 else (name,)
     read = weights.read_bytes if experts.mxfp4 else weights.read_plain
     stored = [read(part) for part in parts]
-    found = []
+    found: list[Linear] = []
     for expert in range(experts.count):
         matrix, *scales = (tensor[expert] for tensor in stored)
         for scale in scales:
@@ -110,5 +113,6 @@ def _products(
             matrix = matrix.T
         rows = torch.arange(len(matrix)) if order is None else order
         rows = rows.to(bias.device)
-        found.append(linear_of(matrix[rows].contiguous(), bias[expert][rows]))
+        linear = linear_of(matrix[rows].contiguous(), None)
+        found.append(BiasedLinear(linear, bias[expert][rows]))
     return found

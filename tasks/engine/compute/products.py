@@ -128,6 +128,17 @@ class StackedLinear:
 
 
 @dataclass(frozen=True, slots=True)
+class BiasedLinear:
+    """Product that is rounded to the dtype of the rows before the bias (outputs) is added."""
+
+    product: Linear
+    bias: torch.Tensor
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.product(x) + self.bias
+
+
+@dataclass(frozen=True, slots=True)
 class QuantisedLinear:
     """Product with a quantised matrix, which is dequantised a tile of outputs at a time, plus a
     bias (outputs)."""

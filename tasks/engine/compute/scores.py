@@ -44,15 +44,16 @@ class Scoring:
             )
         _, heads, rows, width = queries.shape
         grouped = queries.reshape(keys.shape[1], -1, width)
-        scores = torch.matmul(grouped, keys[0].transpose(1, 2)) * (self.scale or width**-0.5)
+        scores = torch.matmul(grouped, keys[0].transpose(1, 2)).mul_(self.scale or width**-0.5)
         if self.cap:
             scores = torch.tanh(scores / self.cap) * self.cap
         scores = scores.view(heads, rows, -1)
         if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
+            scores.masked_fill_(~mask, -torch.inf)
         if self.sinks is not None:
             sinks = self.sinks.view(heads, -1, 1).expand(heads, rows, 1)
             scores = torch.cat((scores, sinks), -1)
+            scores -= scores.amax(-1, keepdim=True)  # rounded, as in transformers
         weights = torch.softmax(scores, -1, dtype=torch.float32).to(queries.dtype)
         if self.sinks is not None:
             weights = weights[..., :-1].contiguous()

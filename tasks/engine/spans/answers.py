@@ -130,7 +130,8 @@ class StoredAnswers:
                 session.rules.took(position, token)
             if final or not right:
                 break
-        session.table.truncate(position)  # what follows was computed from wrong drafts
+        if job.drafts:
+            session.table.truncate(position)  # what follows was computed from wrong drafts
         session.sampled = None if stopped else (position, token)
         if final:
             self._finish(session, job)

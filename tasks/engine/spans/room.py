@@ -119,7 +119,10 @@ class Room:
             job, pool = session.job, session.shard.pool
             while job is not None and session.job is job and session.copy is None:
                 end = job.position + rows
-                self.make(session.shard, session.table.lacks(end))
+                lacks = session.table.lacks(end)
+                if not lacks:
+                    break
+                self.make(session.shard, lacks)
                 if session.table.lacks(end) <= pool.total - pool.promised:
                     session.table.secure(end)
                     break

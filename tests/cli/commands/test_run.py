@@ -77,6 +77,23 @@ def test_options_reach_the_daemon(fake_daemon: Any, capsys: pytest.CaptureFixtur
     )
 
 
+def test_an_adapter_may_be_named_after_its_model(
+    fake_daemon: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def run(request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        asked.append((request["model"], request["adapter"]))
+        return ANSWER
+
+    with fake_daemon({"run": run}):
+        assert invoke(["run", "tiny+poet", "x"]) == 0
+        assert invoke(["run", "tiny+poet", "x", "--adapter", "poet"]) == 0
+        assert invoke(["run", "tiny+poet", "x", "--adapter", "other"]) == 1
+    assert asked == [("tiny", "poet")] * 2
+    assert "two adapters are named" in capsys.readouterr().err
+
+
 class Stdin:
     def __init__(self, data: bytes) -> None:
         self.buffer = io.BytesIO(data)

@@ -10,10 +10,10 @@ def test_entries_are_stored_in_order() -> None:
     entries = [writer.write(a={"v": number}) for number in range(5)]
     at_once(archive.put(entries[:3]))
     at_once(archive.put(entries))  # the first ones are stored already
-    name = entries[0].name
-    assert at_once(archive.entries(name, 1, 0, 10**6)) == entries
-    assert at_once(archive.entries(name, 1, 3, 10**6)) == entries[3:]
-    assert at_once(archive.entries(name, 1, 1, 0)) == entries[1:2]
+    name, sealed = entries[0].name, [entry.sealed for entry in entries]
+    assert at_once(archive.entries(name, 1, 0, 10**6)) == sealed
+    assert at_once(archive.entries(name, 1, 3, 10**6)) == sealed[3:]
+    assert at_once(archive.entries(name, 1, 1, 0)) == sealed[1:2]
     assert at_once(archive.entries(name, 2, 0, 10**6)) == []
     (stored,) = at_once(archive.load())
     assert (stored.name, stored.head) == (name, entries[-1].head)
@@ -28,7 +28,7 @@ def test_an_epoch_replaces_earlier_entries() -> None:
     second = writer.write(a={"v": 2})
     at_once(archive.put([first, second, first]))
     assert at_once(archive.entries(first.name, 1, 0, 10**6)) == []
-    assert at_once(archive.entries(first.name, 2, 0, 10**6)) == [second]
+    assert at_once(archive.entries(first.name, 2, 0, 10**6)) == [second.sealed]
 
 
 def test_a_proof_replaces_all_entries_until_its_author_is_dropped() -> None:

@@ -25,7 +25,7 @@ from shoal.state.feeds.entry import (
     client_of,
     open_entry,
     open_proof,
-    peek_entry,
+    parse_entry,
     read_stored,
     seal_entry,
 )
@@ -68,7 +68,8 @@ def code_of(data: bytes) -> str:
 def test_an_entry_comes_back_as_it_was() -> None:
     mine = entry()
     assert open_entry(mine.sealed) == mine == read_stored(mine.sealed)
-    assert peek_entry(mine.sealed) == (FeedName(ALICE.peer, "jobs", 0), mine.head)
+    assert parse_entry(mine.sealed).checked() == mine
+    assert mine.name == FeedName(ALICE.peer, "jobs", 0)
     assert (mine.epoch, mine.seq, mine.parent, mine.made) == (9, 3, b"p" * 32, 5)
     assert mine.size == len(mine.sealed)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from shoal.state import defaults
 from shoal.state.errors import GroupRefused
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.entry import FORKED, Entry, FeedName, Head, seal_entry
+from shoal.state.feeds.entry import FORKED, Entry, FeedName, Head, read_stored, seal_entry
 from shoal.state.group.facts import (
     GROUP,
     Grant,
@@ -82,8 +82,8 @@ def test_entries_beyond_the_end_are_dropped() -> None:
     assert facts(it, a) == {"one": {"n": 1}}
     assert it.replica.head(a.key, JOBS) == ends[JOBS]
     stored = at_once(it.archive.entries(FeedName(a.peer, *JOBS), 1, 0, 10**6))
-    assert [entry.seq for entry in stored] == [0]
-    size = stored[0].size
+    assert [read_stored(sealed).seq for sealed in stored] == [0]
+    size = len(stored[0])
     feed = it.replica.feed(a.key, JOBS)
     assert feed is not None and feed.size == size
 
@@ -121,7 +121,7 @@ def test_a_fork_after_the_end_undoes_nothing() -> None:
     other = twin.grant(b, CLIENT)
     at_once(it.take(other))
     original = at_once(it.archive.entries(FeedName(a.peer, *GROUP), 1, 0, 10**6))[0]
-    items = [(original.sealed, other.sealed)]
+    items = [(original, other.sealed)]
     at_once(it.replica.take(items))
     at_once(it.settle())
     assert it.replica.head(a.key, GROUP) != FORKED

@@ -9,7 +9,7 @@ import pytest
 from shoal.state import defaults
 from shoal.state.errors import BadEntry, BadOrder, StateError
 from shoal.state.feeds.archive import MemoryArchive
-from shoal.state.feeds.entry import FORKED, Entry, FeedName
+from shoal.state.feeds.entry import FORKED, Entry, FeedName, UncheckedEntry
 from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
 from shoal.state.feeds.kinds import all_parts
 from shoal.state.replication.authors import Authors, AuthorsChange
@@ -96,10 +96,10 @@ def test_entries_become_facts_and_heads() -> None:
 
 def test_entries_of_authors_that_are_not_kept_are_skipped_unread() -> None:
     it, stranger = replica(), fresh(12)
-    opened: list[bytes] = []
-    it.opened = lambda sealed: opened.append(sealed)  # type: ignore[assignment,return-value]
+    checked: list[UncheckedEntry] = []
+    it.checked = lambda parsed: checked.append(parsed)  # type: ignore[assignment,return-value]
     taken = take(it, stranger.write(a={"v": 1}))
-    assert (taken.news, taken.bytes, opened) == ({}, {}, [])
+    assert (taken.news, taken.bytes, checked) == ({}, {}, [])
 
 
 def test_interest_bounds_what_is_kept() -> None:
@@ -276,6 +276,23 @@ def test_entries_are_given_from_the_askers_head_on() -> None:
     assert at_once(it.give([told(key, MEMBER, None)], limit=1)).more
 
 
+def test_entries_are_given_as_they_are_stored() -> None:
+    """A node does not parse what it only passes on."""
+
+    class Unread(MemoryArchive):
+        async def entries(
+            self, name: FeedName, epoch: int, from_seq: int, limit: int
+        ) -> Sequence[bytes]:
+            return [b"not parsed"] * len(await super().entries(name, epoch, from_seq, limit))
+
+    writer, archive = fresh(11), Unread()
+    it = Replica(Writer(1).peer, archive)
+    at_once(it.linked(writer.peer))
+    take(it, writer.write(a={"v": 1}), writer.write(a={"v": 2}))
+    given = at_once(it.give([told(writer.key, MEMBER, None)])).items
+    assert given == [(b"not parsed",)] * 2
+
+
 def test_vouches_add_authors_and_their_withdrawal_drops_them() -> None:
     voucher, friend = fresh(11), fresh(12)
     it, seen = keeping(voucher), Seen()
@@ -378,7 +395,7 @@ def test_a_writer_admits_stored_entries() -> None:
     assert it.head(me.key, MEMBER) is None
 
     def admit(entries: Sequence[Entry]) -> list[tuple[Entry, EntryVerdict]]:
-        assert at_once(it.archive.entries(entry.name, 1, 0, 1)) == [entry]
+        assert at_once(it.archive.entries(entry.name, 1, 0, 1)) == [entry.sealed]
         return [(each, feed.admit(each)) for each in entries]
 
     assert at_once(it.write([entry], admit)).news == {(me.key, MEMBER): entry.head}
@@ -413,7 +430,7 @@ class _Refuses(MemoryArchive):
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
-    ) -> Sequence[Entry]:
+    ) -> Sequence[bytes]:
         if self.refused_from is not None and from_seq >= self.refused_from:
             raise StateError("disk", "the disk refuses")
         return await super().entries(name, epoch, from_seq, limit)

@@ -12,8 +12,8 @@ import torch
 from shoal.tasks.engine import defaults
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.native.library import NativeLinear
-from shoal.tasks.engine.compute.native.reference import TorchLinear
-from shoal.tasks.engine.compute.products import linear_of, linear_of_quantised
+from shoal.tasks.engine.compute.native.reference import TorchLinear, in_torch
+from shoal.tasks.engine.compute.products import BiasedLinear, linear_of, linear_of_quantised
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Sampling, Span, Want
 from shoal.tasks.engine.scheduling.costs import StepCosts
@@ -275,5 +275,7 @@ def test_products_in_torch_equal_those_of_the_kernels(inputs: int) -> None:
         linears.append(linear_of_quantised(layout, q.q, q.scale, q.minimum, bias))
     for linear in linears:
         if isinstance(linear, NativeLinear):  # torch may be faster for a dtype
+            biased = in_torch(BiasedLinear(linear, bias))
+            assert isinstance(biased, BiasedLinear) and isinstance(biased.product, TorchLinear)
             found, expected = TorchLinear(linear)(x), linear(x)
             assert float((found - expected).norm() / expected.norm()) < 3e-2

@@ -362,9 +362,13 @@ async def test_an_input_that_no_node_has_waits_for_its_author(
         assert made.outcome(job).error == ("no-source" if author_is_here else "")
 
 
-async def test_a_busy_stage_does_not_cost_a_job_its_lease(autojump_clock: object) -> None:
+@pytest.mark.parametrize("code", ["busy", "moved"])
+async def test_a_job_that_did_not_fail_may_come_back_before_its_lease(
+    code: str, autojump_clock: object
+) -> None:
+    """A stage was busy, or a job went to another node, which may end soon."""
     async with desk() as made:
-        made.runner.errors = [SessionError("busy", "this stage has sessions that are waited for")]
+        made.runner.errors = [SessionError(code, "not now")]
         job = made.state.submit(0)
         await trio.sleep(2 * WORK + state_defaults.CLAIM_PAUSE + 8)
         assert made.stands(job) is JobState.DONE

@@ -116,7 +116,10 @@ class Kernels:
         library.shoal_attend.argtypes = (c_void_p, POINTER(Attending))
         library.shoal_step.argtypes = (c_void_p, POINTER(StepRows))
         if library.shoal_version() != VERSION:
-            raise ValueError(f"the kernels in `{path.name}` are of another version of shoal")
+            raise ValueError(
+                f"the kernels in `{path.name}` are of another version of shoal; in a checkout, "
+                "`make setup` builds them"
+            )
         self._chosen = library.shoal_choose(name.encode(), c_int(threads))
         if self._chosen is None:
             raise NoSuchKernels(f"this processor has no `{name}` instructions")

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..backward.matrices import PANEL, frozen
 from ..model import Layer
-from ..products import StackedLinear
+from ..products import BiasedLinear, StackedLinear
 from .library import NativeLinear
 
 P = TypeVar("P")
@@ -49,6 +49,8 @@ def in_torch(linear: Any) -> Any:
         return TorchLinear(linear)
     if isinstance(linear, StackedLinear):
         return StackedLinear([in_torch(part) for part in linear.parts])
+    if isinstance(linear, BiasedLinear):
+        return BiasedLinear(in_torch(linear.product), linear.bias)
     if isinstance(linear, list):
         return [in_torch(part) for part in linear]
     return linear
