@@ -13,7 +13,7 @@ from itertools import islice
 from math import sqrt
 from typing import NamedTuple
 
-from ..costs.chain import WindowPrices
+from ..costs.chain import NO_PRICES, WindowPrices
 from .defaults import AHEAD, FLIGHT, LEAST_COST, MEMORY, MOST_COST, WINDOW
 
 
@@ -56,7 +56,11 @@ class Controller:
     """Controller of the guesses of one session, over `stages` stages with these prices."""
 
     def __init__(
-        self, stages: int, prices: WindowPrices, *, fixed: tuple[int, int] | None = None
+        self,
+        stages: int,
+        prices: WindowPrices = NO_PRICES,
+        *,
+        fixed: tuple[int, int] | None = None,
     ) -> None:
         """`fixed`: guesses of a window, and windows in flight, instead of those that are
         computed."""

@@ -3,7 +3,6 @@
 from contextlib import suppress
 
 from ....transport.errors import LinkClosed
-from ...costs.chain import NO_PRICES
 from ...drafting.controller import Controller
 from ...drafting.defaults import AHEAD, WINDOW
 from ...drafting.drafter import Accuracy
@@ -50,7 +49,7 @@ class Windows:
         if not run.can_draft or run.new < 2:
             return
         stages, limit = len(run.route), run.prompt + run.new
-        controller = Controller(stages, NO_PRICES, fixed=(WINDOW, AHEAD // WINDOW))
+        controller = Controller(stages, fixed=(WINDOW, AHEAD // WINDOW))
         drafter = answer.drafter()
         run.speculation = Speculation(drafter, Accuracy(), controller, stages, limit)
         await run.speculation.read(run.ids[: run.prompt])
