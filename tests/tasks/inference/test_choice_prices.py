@@ -1,9 +1,10 @@
 """The cost model prices windows of drafts, and what the gateway has measured corrects it."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
+from msgspec import structs
 
 from shoal.state.directory import Directory
 from shoal.tasks.engine.interface import Parts
@@ -23,22 +24,19 @@ ROUTE = (
 COSTS = (0.01, 0.001, 1e-6)
 
 
+class FakeShard(NamedTuple):
+    root: str
+    embedding: bool
+    start: int
+    stop: int
+    head: bool
+    costs: tuple[float, float, float]
+
+
 def member(hop: Hop, costs: tuple[float, float, float]) -> Any:
-    parts = hop.parts
-    shard = SimpleNamespace(
-        root=ROOT, embedding=parts.embedding, start=parts.start, stop=parts.stop, head=parts.head
+    return SimpleNamespace(
+        shards=[FakeShard(ROOT, *structs.astuple(hop.parts), costs)], capacity=None
     )
-    shard.costs = costs
-    # Only the values count, as a key.
-    return SimpleNamespace(shards=[_Hashed(vars(shard))], capacity=None)
-
-
-class _Hashed(SimpleNamespace):
-    def __init__(self, values: dict[str, Any]) -> None:
-        super().__init__(**values)
-
-    def __hash__(self) -> int:
-        return hash(tuple(vars(self).values()))
 
 
 def choice(members: dict[str, Any]) -> Choice:
