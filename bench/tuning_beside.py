@@ -16,6 +16,8 @@ the real worker, goal 25 %.
 import argparse
 import json
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -30,7 +32,7 @@ USED: Final = 0.76
 RISES: Final = {"netsim": 0.10, "real": 0.25}
 PARTS: Final = {"netsim": 0.99, "real": 0.95}
 LOADS: Final = (0.25, 0.5, 0.75)
-RATES: Final = {0.25: 0.17, 0.5: 0.58, 0.75: 1.2}  # simulated requests per second, by load
+RATE: Final = 0.25  # simulated requests per second that are tried first
 SHAPE: Final = "125M"
 NEAR: Final = 0.04  # the largest difference between the load and the intended one
 TRIES: Final = 4
@@ -59,15 +61,31 @@ def figures(kind: str, load: float, idle: Figures, alone: Figures, both: Figures
     }
 
 
+async def fitted(
+    load: float, rate: float, devices: int, run: Callable[[float], Awaitable[Figures]]
+) -> tuple[float, Figures]:
+    """Return the requests per second that take about the part `load` of the devices' time, and what
+    their run has shown. `rate` is tried first."""
+    for number in range(TRIES):
+        found = await run(rate)
+        busy = found.inference_s / (found.seconds * devices)
+        if abs(busy - load) <= NEAR or number + 1 == TRIES:
+            break
+        rate *= load / busy
+    return rate, found
+
+
 async def simulated(loads: tuple[float, ...], seconds: float, world: World) -> list[dict[str, Any]]:
     """Return the figures of the simulated daemons."""
-    found = []
+    found, rate = [], RATE
     async with cotuning.swarm(world) as swarm:
         idle = await swarm.run(0.0, seconds / 4, tune=True)
+        run = partial(swarm.run, seconds=seconds, tune=False)
         for load in loads:
-            alone = await swarm.run(RATES[load], seconds, tune=False)
-            both = await swarm.run(RATES[load], seconds, tune=True)
+            rate, alone = await fitted(load, rate, len(cotuning.LAYERS), run)
+            both = await swarm.run(rate, seconds, tune=True)
             found.append(figures("netsim", load, idle, alone, both))
+            rate *= 2
             print(json.dumps(found[-1]), file=sys.stderr)
     return found
 
@@ -80,14 +98,12 @@ async def real(loads: tuple[float, ...], seconds: float, turns: int) -> list[dic
         await tuning.open()
         answer = await worker.generate(engines.prompt(cotuning.PROMPT, 1, SHAPE), cotuning.ANSWER)
         rate = loads[0] / (answer.times[-1] - answer.began)
+
+        async def plain(rate: float) -> Figures:
+            return await cotuning.real(worker, SHAPE, rate, max(seconds, LEAST / rate), None)
+
         for load in loads:
-            for _ in range(TRIES):
-                long = max(seconds, LEAST / rate)
-                tried = await cotuning.real(worker, SHAPE, rate, long, None)
-                busy = tried.inference_s / tried.seconds
-                if abs(busy - load) <= NEAR:
-                    break
-                rate *= load / busy
+            rate, _ = await fitted(load, rate, 1, plain)
             idle, alone, both = Figures(), Figures(), Figures()
             for _ in range(turns):
                 long = max(seconds, LEAST / rate)

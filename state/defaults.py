@@ -72,6 +72,7 @@ GHOSTS = (64, 0.5)  # failed dials to members that one peer reported: at once, p
 GHOST_WAIT = 10.0  # seconds to wait before such a dial once GHOSTS is used up
 DIAL_PAUSE = (1.0, 300.0)  # seconds after a failed round: first, maximum; doubled each time
 FORGET = 3600.0  # seconds without a link after which a member's record is dropped
+FORGET_LOOK = 60.0  # seconds between two looks for such records
 MEMBERS_LOOK = 60.0  # seconds, at most, between two searches for members to dial
 
 # Liveness: docs/spec/liveness.md.
@@ -112,7 +113,7 @@ NEXT_S = 0.25  # seconds until the next one is asked about a member in doubt, or
 NEXT_CALM_S = 0.6  # seconds until the next peer otherwise: two round trips around the world
 ASKED_MOST = 6  # peers asked in all for one proof
 TURN_S = 0.05  # seconds, at least, between two rounds of checks
-TURN_MEMBER_S = 0.0005  # the same for each member: a round looks at all of them
+TURN_MEMBER_S = 0.0005  # the same for each member: more of them are due in one round
 TURN_MOST_S = 0.5  # the same, at most
 TELL_S = 0.25  # seconds, at least, between two reports on links when one has stopped answering
 TELL_GAINED = (3.0, 1 / 20)  # reports on new links only: at once, and per second

@@ -179,12 +179,13 @@ class _Always(ChunkConnector):
         made.__dict__.update(other.__dict__)
         return made
 
-    async def load(self, wanted: WantingSession, outside: Any) -> int:
+    async def load(self, wanted: WantingSession, outside: Any, deadline: float) -> int:
         dear = replace(wanted, costs=ShardCosts(0.0, 1e3, 0.0))
         plan = self._plan(dear, outside)
         assert plan is not None
         fetch = Stubborn(self._host, self._own, outside.link, self.engine, plan)
-        await fetch.run()
+        with trio.move_on_at(deadline):
+            await fetch.run()
         return max(wanted.cached, fetch.length)
 
     async def matched(self, wanted: WantingSession) -> Any:

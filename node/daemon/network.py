@@ -51,7 +51,7 @@ class NetworkParts:
         self.state = self._new_state()
         self.payers = Payers(self.state.views.jobs, self.endpoint.guard)
         self.directory = Listing(host, self.membership, self.state)
-        self.courier = Courier(self.endpoint, self._meet)
+        self.courier = Courier(self.endpoint, self._meet, self.dialer.need)
         self.shards = StageSessions(identity.peer)
         """The shards that this node serves, and their sessions. Their speed is published."""
         self.discovery = Discovery(

@@ -18,6 +18,7 @@ from math import inf
 from ...transport.identity import PeerId
 from ...transport.rates import Rate, RateLimiter
 from .. import defaults
+from .agenda import Agenda
 from .resting import Resting
 from .watched import CALM, Urgency, Watched
 
@@ -34,6 +35,8 @@ class Liveness:
         self.watched: dict[PeerId, Watched] = {}
         """The members that are watched, and what is known of their life."""
         self._members: Collection[PeerId] = ()  # see `watch`
+        self._agenda = Agenda()
+        self._changed: dict[PeerId, None] = {}  # members whose place in the agenda is out of date
         self._alarms: dict[PeerId, RateLimiter] = {}  # checks that a witness may cause
         self._budget = RateLimiter(Rate(*defaults.CHECKS), 0.0)
         self._calm = RateLimiter(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
@@ -77,10 +80,15 @@ class Liveness:
 
         A member that has just become known does not count, because reports of witnesses may follow.
         """
+        self._note_changes(now)
+        if self._agenda.alone:
+            return True
         return any(
-            watched.live or (watched.tried == -inf and watched.since + defaults.UNSEEN_S <= now)
-            for _, watched in self._unlinked()
-            if not watched.networks
+            peer not in self._links
+            and not (watched := self.watched[peer]).networks
+            and watched.tried == -inf
+            and watched.since + defaults.UNSEEN_S <= now
+            for peer in (*self._agenda.unseen.ready, *self._agenda.checking)
         )
 
     def answering(self) -> set[PeerId]:
@@ -109,7 +117,7 @@ class Liveness:
             return
         self._resting.changed()
         for other in sorted(self._said.get(peer, ())):
-            if watched := self.watched.get(other):
+            if watched := self._change(other):
                 if before is not None:
                     watched.uncount(before)
                 if place is not None:
@@ -123,11 +131,14 @@ class Liveness:
             return
         self._members = members
         for peer in sorted(self.watched.keys() - members):
-            self.version += self.watched.pop(peer).live
+            watched = self.watched.pop(peer)
+            self.version += watched.live
+            self._agenda.remove(peer, watched)
         for peer in sorted(members - self.watched.keys()):
             if peer != self._own:
                 rank = sha256(f"{self._own} {peer}".encode()).digest()
                 self.watched[peer] = watched = Watched(rank, now)
+                self._changed[peer] = None
                 for by, said in self._said.items():
                     if peer in said:
                         self._testify(by, watched)
@@ -144,7 +155,7 @@ class Liveness:
         self._answers(peer, place)
         if self._wait_for(rivals, now):
             self._waiting[peer] = now, list(rivals)
-        if watched := self.watched.get(peer):
+        if watched := self._change(peer):
             watched.live, watched.proved, watched.doubted = False, -inf, inf
         self.version += 1
 
@@ -154,14 +165,14 @@ class Liveness:
         The check begins before the link counts as quiet.
         """
         self._answers(peer, None)
-        if watched := self.watched.get(peer):
+        if watched := self._change(peer):
             watched.doubted = min(watched.doubted, now)
         self._lose_reporter(peer, now)
 
     def sure(self, peer: PeerId) -> None:
         """Record that a peer's link has a path again."""
         self._answers(peer, self._links.get(peer))
-        if watched := self.watched.get(peer):
+        if watched := self._change(peer):
             watched.doubted = inf
 
     def unlinked(self, peer: PeerId, now: float) -> None:
@@ -174,14 +185,14 @@ class Liveness:
         self._answers(peer, None)
         self._waiting.pop(peer, None)
         self._missing.discard(peer)
-        if watched := self.watched.get(peer):
+        if watched := self._change(peer):
             watched.live = now - watched.proved < defaults.FRESH_S
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
         self.version += 1
         self._lose_reporter(peer, now)
         # the peer may have been the last witness of these members
         for other in sorted(self._said.get(peer, ())):
-            known = self.watched.get(other)
+            known = self._change(other)
             if known and known.live and not known.networks:
                 known.doubted = min(known.doubted, now)
 
@@ -204,7 +215,7 @@ class Liveness:
             self._withdrawn(by, peer, alarms, now)
         for peer in sorted(has - said)[: defaults.TESTIMONIES - len(said)]:
             said.add(peer)
-            if (watched := self.watched.get(peer)) is None:
+            if (watched := self._change(peer)) is None:
                 continue
             self._testify(by, watched)
             if not watched.live and alarms.take(now):
@@ -229,7 +240,7 @@ class Liveness:
         """
         alarms = self._alarms.setdefault(by, RateLimiter(Rate(*defaults.ALARMS), now))
         for peer in peers:
-            watched = self.watched.get(peer)
+            watched = self._change(peer)
             if watched is not None and self._hears(by, peer, watched) and alarms.take(now):
                 self._alarm(watched, now)
 
@@ -238,16 +249,17 @@ class Liveness:
 
         If the member has no witness here, this peer reports its end from now on.
         """
-        watched = self.watched.get(peer)
+        watched = self._change(peer)
         if watched is not None and peer not in self._links and by in self._answering:
             watched.through = None if watched.networks else by
 
     def _lose_reporter(self, by: PeerId, now: float) -> None:
         """Check the members without a witness whose end a peer would have reported, because its
         link does not answer."""
-        for _, watched in self._unlinked():
+        for peer, watched in self._unlinked():
             if watched.through == by:
                 watched.through = None
+                self._changed[peer] = None
                 if watched.live and not watched.networks:
                     self._alarm(watched, now)
 
@@ -266,7 +278,7 @@ class Liveness:
         watched.doubted = min(watched.doubted, at)
 
     def _withdrawn(self, by: PeerId, peer: PeerId, alarms: RateLimiter, now: float) -> None:
-        if (watched := self.watched.get(peer)) is None:
+        if (watched := self._change(peer)) is None:
             return
         self._withdraw(by, watched)
         if peer in self._links:
@@ -282,7 +294,7 @@ class Liveness:
         self._alarms.pop(by, None)
         self._resting.reported(by)
         for peer in sorted(self._said.pop(by, ())):
-            if watched := self.watched.get(peer):
+            if watched := self._change(peer):
                 self._withdraw(by, watched)
 
     def _testify(self, by: PeerId, watched: Watched) -> None:
@@ -314,17 +326,19 @@ class Liveness:
         due: dict[tuple[PeerId, bool], list[PeerId]] = {}
         if not self._questions.has(now):
             return {}
-        for peer, watched in self.watched.items():
-            if watched.shared and self._due(peer, watched) <= now:
-                for by in watched.witnesses:
-                    if by in self._answering:
-                        due.setdefault((by, watched.live), []).append(peer)
+        self._note_changes(now)
+        for peer in self._agenda.shared.ready:
+            watched = self.watched[peer]
+            for by in watched.witnesses:
+                if by in self._answering:
+                    due.setdefault((by, watched.live), []).append(peer)
         found: dict[PeerId, list[PeerId]] = {}
         while due and self._questions.take(now):
             first = max(due, key=lambda key: len(due[key]))
             some = found[first[0]] = due.pop(first)[: defaults.ASKED_FOR]
             for peer in some:
                 self.watched[peer].asked = True
+                self._changed[peer] = None
             due = {
                 key: left
                 for key, peers in due.items()
@@ -349,7 +363,7 @@ class Liveness:
         member lives, because the signature may be older than the doubt. Without a signature, this
         node itself checks a member that was live, at once.
         """
-        if (watched := self.watched.get(peer)) is None:
+        if (watched := self._change(peer)) is None:
             return
         watched.asked = False
         stale = watched.doubted < inf or watched.checking or watched.tried > asked
@@ -368,7 +382,7 @@ class Liveness:
         Their liveness does not change.
         """
         for peer in peers:
-            if watched := self.watched.get(peer):
+            if watched := self._change(peer):
                 watched.asked = False
 
     def next_checks(self, now: float) -> list[PeerId]:
@@ -386,19 +400,13 @@ class Liveness:
         """Begin the checks that are due if a round may begin, and return their members."""
         if not self._rounds.has(now):
             return []
-        live = len(self._links) + sum(watched.live for _, watched in self._unlinked())
-        self.crowd = max(live / defaults.CROWD, 1.0)
-        alone = self._alone()
-        ready = [
-            (at, watched.urgency, watched.rank, peer)
-            for peer, watched in self.watched.items()
-            if not watched.shared and (at := self._due(peer, watched)) <= now + watched.early
-        ]
-        some = any(at <= now for at, *_ in ready)  # others are checked early, together with these
-        due = sorted((urgency, rank, peer) for _, urgency, rank, peer in ready) if some else []
+        self._note_changes(now)
+        agenda = self._agenda
+        self.crowd = max((len(self._links) + agenda.live) / defaults.CROWD, 1.0)
+        alone, room = agenda.alone, defaults.CHECKS_AT_ONCE - len(agenda.checking)
+        ready = [(peer, self.watched[peer]) for peer in agenda.to_check()]
         found: list[PeerId] = []
-        room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self.watched.values())
-        for urgency, _, peer in due:
+        for urgency, _, peer in sorted((one.urgency, one.rank, peer) for peer, one in ready):
             if len(found) >= room or (urgency is Urgency.UNSEEN and alone >= defaults.ALONE):
                 break
             calm = urgency in CALM
@@ -409,6 +417,7 @@ class Liveness:
             watched = self.watched[peer]
             watched.checking = True
             watched.turn += 1
+            self._changed[peer] = None
         if found:
             self._rounds.take(now)
         return found
@@ -420,24 +429,38 @@ class Liveness:
         calm_at = now if self._calm.has(now) else self._calm.due
         shared_at = now if self._questions.has(now) else self._questions.due
         round_at = now if self._rounds.has(now) else self._rounds.due
-        unseen, alone = inf, self._alone()
-        for peer, watched in self.watched.items():
-            due = self._due(peer, watched)
-            if watched.shared:
-                due = max(due, shared_at)
-            elif (due := max(due, round_at)) < inf and (urgency := watched.urgency) in CALM:
-                due = max(due, calm_at)
-                if urgency is Urgency.UNSEEN:
-                    unseen = min(unseen, due)
-                    continue
-            least = min(least, due, self._ends(peer, watched))
-        if alone < defaults.ALONE:  # otherwise they wait for a change, which wakes the loop
-            least = min(least, unseen)
-        return max(least, now + defaults.TURN_S)
+        self._note_changes(now)
+        due = self._agenda.next_at(
+            shared_at=shared_at,
+            round_at=round_at,
+            calm_at=calm_at,
+            unseen=self._agenda.alone < defaults.ALONE,
+        )
+        return max(min(least, due), now + defaults.TURN_S)
 
-    def _alone(self) -> int:
-        """Return the number of live members without a link or a witness."""
-        return sum(watched.live and not watched.networks for _, watched in self._unlinked())
+    def _change(self, peer: PeerId) -> Watched | None:
+        """Return a member in order to change it, or None if it is not watched.
+
+        Its place in the agenda is determined again before the agenda is used.
+        """
+        watched = self.watched.get(peer)
+        if watched is not None:
+            self._changed[peer] = None
+        return watched
+
+    def _note_changes(self, now: float) -> None:
+        """Bring the agenda up to date."""
+        changed, self._changed = self._changed, {}
+        for peer in changed:
+            if (watched := self.watched.get(peer)) is not None:
+                self._agenda.put(
+                    peer,
+                    watched,
+                    linked=peer in self._links,
+                    due=self._due(peer, watched),
+                    ends=self._ends(peer, watched),
+                )
+        self._agenda.advance(now)
 
     def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
         return ((p, w) for p, w in self.watched.items() if p not in self._links)
@@ -454,12 +477,13 @@ class Liveness:
         return watched.due
 
     def _ends(self, peer: PeerId, watched: Watched) -> float:
-        return inf if peer in self._links else watched.ends
+        return inf if watched.checking or peer in self._links else watched.ends
 
     def _expire(self, now: float) -> None:
         self._end_waits(now)
-        for peer, watched in self._unlinked():
-            if not watched.checking and self._ends(peer, watched) < now:
+        self._note_changes(now)
+        for peer in self._agenda.ends.ready:
+            if (watched := self._change(peer)) is not None and watched.ends < now:
                 self._out(watched, now)
 
     def _end_waits(self, now: float) -> None:
@@ -530,7 +554,7 @@ class Liveness:
         Rivals that count as live without a recent proof are checked first, and the member does not
         become live yet.
         """
-        if (watched := self.watched.get(peer)) is None:
+        if (watched := self._change(peer)) is None:
             return
         watched.checking, watched.doubted = False, inf
         watched.pause = defaults.CHECK_PAUSE[0]
@@ -554,7 +578,8 @@ class Liveness:
         """
         unsure = self._unsure(now if since is None else since, rivals)
         for peer in unsure:
-            self.watched[peer].doubted = min(self.watched[peer].doubted, now)
+            if (watched := self._change(peer)) is not None:
+                watched.doubted = min(watched.doubted, now)
         return bool(unsure)
 
     def _unsure(self, since: float, rivals: Iterable[PeerId]) -> list[PeerId]:
@@ -572,7 +597,7 @@ class Liveness:
         A linked peer stays live while its link answers, unless the link rested and nothing arrived
         over it during the check (`silent`).
         """
-        if watched := self.watched.get(peer):
+        if watched := self._change(peer):
             watched.checking = False
             if peer in self._links:
                 watched.doubted, watched.proved, watched.tried = inf, -inf, now
@@ -590,5 +615,5 @@ class Liveness:
         """End checks of these members without an outcome, because this node itself stalled during
         the check."""
         for peer in peers:
-            if watched := self.watched.get(peer):
+            if watched := self._change(peer):
                 watched.checking = False

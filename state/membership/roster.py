@@ -46,7 +46,6 @@ class KnownMember:
     # (IP address, port) pairs that the author publishes as its own
     places: frozenset[tuple[str, int]] = frozenset()
     mark: int = 0  # `mark_of` the sealed bytes
-    lost: bool = False  # its link has ended
 
 
 class RecordOffer(NamedTuple):
@@ -95,6 +94,8 @@ class Roster:
         self._by_bytes: dict[bytes, KnownMember] = {}  # by the sealed record
         self._by_place: dict[tuple[str, int], dict[PeerId, None]] = {}  # by address of its own
         self.live: dict[PeerId, None] = {}  # in the order of their links
+        self._lost: dict[PeerId, None] = {}  # members that had a link and have none now
+        self._forget_at = -inf  # when to look for old records next
         # sequence number of a record of this node's key that came from a peer
         self.reclaimed: int | None = None
         self._ghosts = Rates(Rate(*defaults.GHOSTS))  # failed dials, by the source of the record
@@ -256,6 +257,7 @@ class Roster:
         self._place(peer, self._known[peer], frozenset())
         known = self._known.pop(peer)
         self._authors = None
+        self._lost.pop(peer, None)
         del self._by_bytes[known.sealed]
         if self._by_tag.get(known.tag) is known:
             del self._by_tag[known.tag]
@@ -352,7 +354,8 @@ class Roster:
         if known := self._known.get(peer):
             known.reach = max(known.reach, reach)
             known.pause = defaults.DIAL_PAUSE[0]
-            known.met, known.lost = True, False
+            known.met = True
+            self._lost.pop(peer, None)
 
     def unlinked(self, peer: PeerId, now: float, *, searched: bool = False) -> None:
         """Record that a link is quiet or has ended. Its peer is dialled again for a while.
@@ -364,12 +367,11 @@ class Roster:
         if known := self._known.get(peer):
             known.heard = now
             known.due = inf if searched else now + known.pause
-            known.lost = True
+            self._lost[peer] = None
 
     def has_lost(self, peer: PeerId) -> bool:
         """Return whether a member had a link and has none now."""
-        known = self._known.get(peer)
-        return known is not None and known.lost
+        return peer in self._lost
 
     def answered(self, peer: PeerId, now: float) -> None:
         """Record that a linked peer has delivered a proof that a member is live."""
@@ -397,9 +399,10 @@ class Roster:
         found: list[tuple[PeerId, list[Address]]] = []
         if most <= 0 and lost <= 0:
             return found
-        due = [item for item in self._waiting() if item[1].due <= now]
+        due = [item for item in self._waiting(lost=most <= 0) if item[1].due <= now]
         for peer, known in sorted(due, key=lambda item: item[1].rank):
-            if most <= 0 and not (known.lost and lost > 0):
+            again = lost > 0 and peer in self._lost
+            if most <= 0 and not again:
                 continue
             addresses = dialable(known.record.addresses, peer, known.reach)
             if not addresses:
@@ -409,7 +412,7 @@ class Roster:
             else:
                 known.dialling, known.counted = True, not known.met
                 found.append((peer, addresses[: defaults.DIAL_ADDRESSES]))
-                most, lost = (most, lost - 1) if known.lost and lost > 0 else (most - 1, lost)
+                most, lost = (most, lost - 1) if again else (most - 1, lost)
         return found
 
     def where(self, peer: PeerId) -> list[Address]:
@@ -422,8 +425,7 @@ class Roster:
 
         If `lost`, considers only members that have lost their link.
         """
-        waiting = (known.due for _, known in self._waiting() if known.lost or not lost)
-        return min(waiting, default=inf)
+        return min((known.due for _, known in self._waiting(lost=lost)), default=inf)
 
     def dialled(self, peer: PeerId, now: float, jitter: Callable[[float], float]) -> None:
         """Record the end of a dial. After a failed dial, the pause before the next one doubles."""
@@ -442,19 +444,23 @@ class Roster:
         if known := self._known.get(peer):
             known.pause = defaults.DIAL_PAUSE[1]
 
-    def _waiting(self) -> Iterator[tuple[PeerId, KnownMember]]:
+    def _waiting(self, *, lost: bool) -> Iterator[tuple[PeerId, KnownMember]]:
         """Return the members that may be dialled once they are due.
 
-        This method is called often, so it is a single loop.
+        If `lost`, considers only members that have lost their link. A node with enough links looks
+        for these alone, so that its rounds do not look at all members.
         """
-        live, counts = self.live, self._counts
+        live, counts, table = self.live, self._counts, self._known
         return (
-            (peer, known)
-            for peer, known in self._known.items()
-            if not known.dialling and peer not in live and counts(peer)
+            (peer, table[peer])
+            for peer in (self._lost if lost else table)
+            if not table[peer].dialling and peer not in live and counts(peer)
         )
 
     def _forget(self, now: float) -> None:
+        if now < self._forget_at:
+            return
+        self._forget_at = now + defaults.FORGET_LOOK
         oldest, live = now - defaults.FORGET, self.live
         gone = [p for p, known in self._known.items() if known.heard < oldest and p not in live]
         for peer in gone:

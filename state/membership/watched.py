@@ -48,6 +48,7 @@ class Watched:
     asked: bool = False  # the member is in a pending question about many members
     through: PeerId | None = None  # linked peer that brought the last proof, and reports its end
     crowd: float = 1.0  # see `Liveness.crowd`; as it was at the last proof
+    counted: tuple[bool, bool] = (False, False)  # whether it is live and alone, see `Agenda`
 
     def count(self, place: str) -> None:
         """Increase the number of witnesses in this network by one."""

@@ -2,7 +2,7 @@
 
 Two sides, as a stage schedules and its worker computes. The scheduling side (`matched`) says how
 many positions of a prompt can come from elsewhere, and is worth fetching. The worker's side
-(`load`) brings them into the session, layer by layer. `saved` offers what a session leaves behind.
+(`load`) brings them into the session, chunk by chunk. `saved` offers what a session leaves behind.
 Spec: docs/spec/kv.md.
 """
 
@@ -135,13 +135,12 @@ class ChunkConnector:
 
         Never fails: what cannot be fetched is computed.
         """
-        length, source = wanted.cached, None
-        with trio.move_on_after(CHUNK_TIMEOUT):
-            for outside in (await self.matched(wanted))[:CHUNK_TRIES]:
-                got = await self.load(wanted, outside)
-                if got > length:
-                    return got, outside.link.peer
-        return length, source
+        deadline = trio.current_time() + CHUNK_TIMEOUT
+        for outside in (await self.matched(wanted))[:CHUNK_TRIES]:
+            got = await self.load(wanted, outside, deadline)
+            if got > wanted.cached:
+                return got, outside.link.peer
+        return wanted.cached, None
 
     # The scheduling side.
 
@@ -211,15 +210,17 @@ class ChunkConnector:
 
     # The worker's side.
 
-    async def load(self, wanted: WantingSession, outside: Outside) -> int:
-        """Bring the positions that are worth fetching into the session, and return its length."""
+    async def load(self, wanted: WantingSession, outside: Outside, deadline: float) -> int:
+        """Bring the positions that are worth fetching into the session until `deadline` (seconds of
+        trio's clock), and return its length."""
         plan = self._plan(wanted, outside)
         if plan is None:
             return wanted.cached
         peer = outside.link.peer
         fetch = ChunkFetch(self._host, self._own, outside.link, self.engine, plan)
         try:
-            await fetch.run()
+            with trio.move_on_at(deadline):
+                await fetch.run()
         finally:
             self._note(peer, fetch)
         return max(wanted.cached, fetch.length)

@@ -1,11 +1,11 @@
 """Fetches chunks from one provider into a session, part by part.
 
-The parts of the first chunk come first, because they show the rate of the provider. The parts of
-the others are asked for layer by layer. Several are on the way at once. They are checked and
-written in order. The fetch ends early where computing the rest is faster than waiting for it.
+The parts are asked for chunk by chunk, and layer by layer in each, so that what has arrived is of
+use whenever the fetch ends. Several are on the way at once. They are checked and written in order.
+The fetch ends early where computing the rest is faster than waiting for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -81,17 +81,12 @@ class FetchPlan:
 
     def parts(self) -> Iterator[KvRange]:
         """Yield the parts in the order in which they are asked for."""
-        middle = (self.start // CHUNK + 1) * CHUNK
-        for start, stop in ((self.start, middle), (middle, self.stop)):
+        step, start = self.shape.positions(self.form, CHUNK, BLOCK), self.start
+        while start < self.stop:
+            end = (start // CHUNK + 1) * CHUNK
             for layer in range(*self.layers):
-                yield from self._of_layer(layer, start, stop)
-
-    def _of_layer(self, layer: int, start: int, stop: int) -> Iterator[KvRange]:
-        """Yield the parts of some positions of one layer, each within one chunk."""
-        step = self.shape.positions(self.form, CHUNK, BLOCK)
-        while start < stop:
-            end = min(start + step, (start // CHUNK + 1) * CHUNK)
-            yield KvRange(start, end, layer, layer + 1)
+                for at in range(start, end, step):
+                    yield KvRange(at, min(at + step, end), layer, layer + 1)
             start = end
 
 
@@ -224,10 +219,7 @@ class ChunkFetch:
             room.release()
 
     async def _watch(self, scope: trio.CancelScope) -> None:
-        """End the fetch when the rest is computed faster than it will arrive.
-
-        The rate is that of the last half of the time, because a connection starts slowly.
-        """
+        """End the fetch when the rest is computed faster than it will arrive."""
         plan, link = self._plan, self._link
         whole = compute_seconds(plan.costs, plan.start, plan.stop)
         trips = CHUNK_TRIPS * (link.status.rtt or 0.0)
@@ -241,9 +233,19 @@ class ChunkFetch:
                 carried.pop(0)
             if now - self._began < spare:
                 continue
-            (since, before), (_, after) = carried[0], carried[-1]
-            rate = max(after - before, 1) / (now - since)
-            left = (self._size - self.bytes) / rate
+            left = (self._size - self.bytes) / _rate(self._began, carried)
             if left > compute_seconds(plan.costs, self.length, plan.stop):
                 self.ending = "slow"
                 scope.cancel()
+
+
+def _rate(began: float, carried: Sequence[tuple[float, int]]) -> float:
+    """Return the bytes per second of the last half of the time since `began`, or of the last
+    quarter if that is more. `carried` are times, and the bytes until then.
+
+    A connection starts slowly, and stalls when its first losses show how fast it may be.
+    """
+    now, after = carried[-1]
+    quarter = now - (now - began) / 4
+    late = next(each for each in carried if each[0] >= quarter or each is carried[-2])
+    return max(max(after - before, 1) / (now - since) for since, before in (carried[0], late))

@@ -5,6 +5,7 @@ The decisions are in `routing/router.py`. Here are the probes, and what the dire
 the cost model say of members.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +20,17 @@ from ...transport.errors import CallRefused, LinkClosed
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.rates import Rate, Rates
+from ..costs.chain import WindowPrices, window_prices
+from ..costs.links import trip_within
 from ..costs.members import member_rates
-from ..costs.rates import UNKNOWN, DeviceRates
+from ..costs.rates import UNKNOWN, DeviceRates, LinkRates
 from ..costs.seconds import step_seconds
+from ..costs.shardcosts import ShardCosts
 from ..costs.tracker import Expected, MeanError, Trackers
 from ..costs.work import EqualRows, ModelWork, ShardWork
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
+from ..engine.activations.layout import packed_bytes
+from ..engine.families import DTYPE_BYTES
 from ..engine.interface import Parts, SessionId
 from ..errors import BadMessage, NoRoute
 from ..placement.links import ReportedTrips
@@ -136,6 +142,21 @@ class Choice:
         return self._view(members, partial(self._claimed, members, model))
 
     def _trip(self, members: Members, one: PeerId, other: PeerId) -> float:
+        """Return the seconds of a round trip between two members, as both have reported it, or as
+        those to third members bound it. 0 if nothing was reported."""
+        if said := self._said(members, one, other):
+            return said
+        if one not in members or other not in members:
+            return 0.0
+        low, high = self._reported.bounds(members[one], members[other])
+        if high == math.inf:
+            return 0.0
+        here, there = self._courier.round_trip(one), self._courier.round_trip(other)
+        if here and there:
+            low, high = max(low, abs(here - there)), min(high, here + there)
+        return trip_within(low, high)
+
+    def _said(self, members: Members, one: PeerId, other: PeerId) -> float:
         """Return the seconds of a round trip between two members, 0 if they have not both reported
         it."""
         if one not in members or other not in members:
@@ -398,7 +419,30 @@ class Choice:
         members, own = self._directory.members(), self._courier.peer
         peers = [hop.peer for hop in chain]
         pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
-        return all(own in pair or self._trip(members, *pair) for pair in pairs)
+        return all(own in pair or self._said(members, *pair) for pair in pairs)
+
+    def window_prices(self, run: GenerationRun, model: Model) -> WindowPrices:
+        """Return the predicted seconds of windows of drafts in the chain of a session."""
+        members, peers = self._directory.members(), run.peers
+        view = self._view_of(members, model)
+        pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
+        ring = [LinkRates(view.trip(*pair), view.rate(*pair)) for pair in pairs]
+        stages = [self._costs(members, model, hop) for hop in run.route]
+        packed, width = run.activations == "int8", DTYPE_BYTES[parse_dtype(run.route[0].dtype)]
+        row = packed_bytes(model.hidden) if packed else width * model.hidden
+        return window_prices(stages, ring, row, run.prompt)
+
+    def _costs(self, members: Members, model: Model, hop: Hop) -> ShardCosts:
+        """Return the costs of a shard as its member measured or the cost model predicts them, and
+        as many times as much as this gateway measured."""
+        believed, record = self.believed(hop, model), members.get(hop.peer)
+        shards = () if record is None else record.shards
+        shard = next((each for each in shards if parts_of(each) == hop.parts), None)
+        if shard is None or not any(shard.costs):
+            return ShardCosts(max(0.0, believed.token_s - believed.row_s), believed.row_s)
+        claimed = self._claimed(members, model, hop).token_s
+        slower = believed.token_s / claimed if claimed else 1.0
+        return ShardCosts(*(slower * each for each in shard.costs))
 
     # Measurements.
 

@@ -17,6 +17,8 @@ from ..routing.defaults import LINK_S
 
 Connect = Callable[[PeerId], Awaitable[object]]
 """Establishes a link to a peer. Raises DialFailed if that fails."""
+NeedLink = Callable[[Link], None]
+"""Marks a link as needed, so that all means are used to find a direct path for it."""
 
 
 class Courier:
@@ -26,11 +28,14 @@ class Courier:
     calls the handler directly, with the node as the sender.
     """
 
-    def __init__(self, endpoint: Endpoint, connect: Connect | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, connect: Connect | None = None, need: NeedLink | None = None
+    ) -> None:
         """Create a courier. `connect` establishes a link to a live member that is not linked
         yet."""
         self._endpoint = endpoint
         self.connect = connect
+        self._need = need
         self._handlers: dict[str, Handler] = {}
 
     @property
@@ -128,6 +133,18 @@ class Courier:
             return
         with suppress(DialFailed):
             await self.connect(peer)
+
+    def is_spare(self, peer: PeerId) -> bool:
+        """Return whether the peer has a link that no component has needed yet."""
+        link = self._endpoint.link(peer) if peer != self.peer and self._need is not None else None
+        return link is not None and not link.needed
+
+    def need(self, peer: PeerId) -> None:
+        """Mark the link to a peer as needed. Nodes that only know each other may stay relayed where
+        a direct path takes many probes, but not the neighbours in a chain."""
+        link = self._endpoint.link(peer)
+        if link is not None and self._need is not None:
+            self._need(link)
 
     def is_quiet(self, peer: PeerId) -> bool:
         """Return whether the peer has a link but has been silent for a while."""

@@ -52,7 +52,8 @@ _MAX_MESSAGE = 300
 # Codes of the stage, its engine (docs/spec/engine.md) and the lane (docs/spec/lane.md), in order.
 _STAGE_CODES = """
     bad-message not-yours unknown-session session-open session-closed stale-epoch no-shard
-    too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle
+    too-many-sessions no-memory overloaded too-many-spans unreachable stage-lost stage-failed
+    shard-gone idle
 
     bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch
     gap not-finite preempted worker-crashed shard-replaced too-many session-exists

@@ -103,7 +103,8 @@ class Stage:
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
         self._watches = Rates(Rate(*WATCHES))
         courier.handle("session.state", coded(self._on_state))
-        courier.handle("stage.probe", StageLoads(host, self.table).on_probe)
+        self._loads = StageLoads(host, self.table)
+        courier.handle("stage.probe", self._loads.on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
 
@@ -240,11 +241,12 @@ class Stage:
             message = Open.parse(call.header)
             _check_names(call.payload, message.tokens)
             self.table.check(message)
+            self._loads.check_wait(call.peer, message)
             await self._meetings.meet(call.peer, neighbours(message.stages, message.index))
             session = self._admit(call.peer, message)
             return await self._open(session, bytes(call.payload))
         except (SessionError, EngineError) as error:
-            return Refusal(error.code, error.message)
+            return self._loads.refused(call, error)
 
     def _admit(self, gateway: PeerId, message: Open) -> StageSession:
         """Register a new session. Raises SessionError if this stage cannot take it or reach its

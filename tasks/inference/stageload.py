@@ -1,8 +1,10 @@
-"""Answers `stage.probe`: how long a session would wait at a shard, and when it has room. No I/O.
+"""Says how long a session would wait at a shard, and when it has room: in answers to `stage.probe`,
+and to gateways whose session is refused. No I/O.
 
 A reply is a prediction. Gateways correct it by their measurements (`routing/beliefs.py`).
 """
 
+import math
 from collections.abc import Sequence
 
 from ...transport.host.seam import Host
@@ -16,15 +18,17 @@ from ..defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
+from ..engine.errors import EngineError
 from ..engine.interface import NAME_BYTES
 from ..engine.kv.blocks import BLOCK, blocks_for
 from ..errors import SessionError
 from ..routing.affinity import Prefix
-from ..routing.defaults import PROBE_NAMES
+from ..routing.defaults import ADMISSION_WAIT, PROBE_NAMES, RETRY_LEAST, RETRY_MOST
 from ..routing.waiting import Pending, seconds_until_room
 from .serving.stagesession import ServedShard, StageSession
-from .session import Probe, StageLoad
+from .session import Open, Probe, StageLoad
 from .stagesessions import StageSessions
+from .surviving.recovery import FULL
 
 
 class StageLoads:
@@ -49,6 +53,43 @@ class StageLoads:
             return Refusal(error.code, error.message)
         prefix = Prefix.split(asked.every, names)
         return Reply(self._load(served, call.peer, asked, prefix, now).fields())
+
+    def check_wait(self, gateway: PeerId, message: Open) -> None:
+        """Raise SessionError `overloaded` if the prompt of a new session would wait here for longer
+        than a gateway lets a request wait. It would fail after it has cost time and memory.
+
+        Requests that have begun to answer wait, and so do those of this node and of jobs.
+        """
+        continues = message.resume > 0 or message.exact
+        if continues or message.idle or message.standby or gateway == self._all.own:
+            return
+        if (wait := self._wait(gateway, message)) > ADMISSION_WAIT:
+            raise SessionError("overloaded", f"other prompts would delay this one by {wait:.0f} s")
+
+    def refused(self, call: Call, error: SessionError | EngineError) -> Refusal:
+        """Return the refusal of `session.open`. If this stage is full, it says in how many seconds
+        the session will probably be opened."""
+        if error.code not in FULL:
+            return Refusal(error.code, error.message)
+        try:
+            again = self._again(call.peer, Open.parse(call.header))
+        except SessionError:  # the shard was withdrawn meanwhile
+            return Refusal(error.code, error.message)
+        return Refusal(error.code, f"{error.message}; again in {again} s")
+
+    def _again(self, gateway: PeerId, message: Open) -> int:
+        served, now = self._all.find_shard(message), self._host.now()
+        asked = Probe(message.root, message.parts, message.dtype, soon=message.soon)
+        pending = _pending(self._all.of_shard(served), now)
+        back = self._back(served, gateway, asked, pending, self._all.texts(served), now)
+        late = self._wait(gateway, message) - ADMISSION_WAIT
+        return math.ceil(min(max(back, late, RETRY_LEAST), RETRY_MOST))
+
+    def _wait(self, gateway: PeerId, message: Open) -> float:
+        """Return by how many seconds others delay the prompt of a new session."""
+        served = self._all.find_shard(message)
+        pending = _pending(self._all.of_shard(served), self._host.now())
+        return served.times.wait(pending, self._all.texts(served), gateway, message.soon)
 
     def _load(
         self, served: ServedShard, asker: PeerId, asked: Probe, prefix: Prefix, now: float

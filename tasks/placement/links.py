@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
+from math import inf
 from typing import Final, NamedTuple
 
 from ...state.defaults import LINKS
@@ -77,6 +78,7 @@ class ReportedTrips:
 
     def __init__(self) -> None:
         self._reports: OrderedDict[PeerId, _Report] = OrderedDict()
+        self._tagged: dict[bytes, _Report] = {}
 
     def between(self, one: MemberRecord, other: MemberRecord) -> float:
         """Return a round trip in seconds, 0 if not both ends report it: a member that claims to be
@@ -84,6 +86,22 @@ class ReportedTrips:
         mine, theirs = self._of(one), self._of(other)
         there, back = mine.trips.get(theirs.tag, 0.0), theirs.trips.get(mine.tag, 0.0)
         return max(there, back) if there and back else 0.0
+
+    def bounds(self, one: MemberRecord, other: MemberRecord) -> tuple[float, float]:
+        """Return the shortest and the longest round trip in seconds that two members can have, by
+        those that both have with third ones: (0, infinity) if there are none.
+
+        Third ones are members that these questions were about before.
+        """
+        mine, theirs = self._of(one), self._of(other)
+        low, high = 0.0, inf
+        for tag in sorted(mine.trips.keys() & theirs.trips.keys()):
+            third = self._tagged.get(tag)
+            if third and mine.tag in third.trips and theirs.tag in third.trips:
+                there = max(mine.trips[tag], third.trips[mine.tag])
+                back = max(theirs.trips[tag], third.trips[theirs.tag])
+                low, high = max(low, abs(there - back)), min(high, there + back)
+        return low, high
 
     def rate(self, one: MemberRecord, other: MemberRecord) -> float:
         """Return the byte/s of a link, 0 if not both ends report them. The lower ones count."""
@@ -98,8 +116,10 @@ class ReportedTrips:
             rates = {link.tag: link.rate for link in record.links}
             tag = tag_of(record.peer)
             found = self._reports[record.peer] = _Report(record.links, tag, trips, rates)
+            self._tagged[tag] = found
             if len(self._reports) > _REPORTS:
-                self._reports.popitem(last=False)
+                _, old = self._reports.popitem(last=False)
+                self._tagged.pop(old.tag, None)
         return found
 
 

@@ -37,7 +37,7 @@ class GatewayView:
 
     `claimed` returns the times that a stage's member claims, and `round_trip` the seconds of a
     round trip to a peer, or None without a link. `reported` returns those of a round trip between
-    two other peers, or 0 if they have not both reported it.
+    two other peers as members report them or bound them, or 0 if none does.
     """
 
     own: PeerId | None

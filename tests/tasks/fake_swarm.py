@@ -117,6 +117,7 @@ class FakeLink:
         self._own = own
         self.peer = peer
         self.quiet = peer in wire.endpoints[own].quiet if own in wire.endpoints else False
+        self.needed = own in wire.endpoints and peer in wire.endpoints[own].needed
         self.backlog, self.rtt = wire.backlog, 0.02
         self.seen = wire.seen.get(peer, {})
 
@@ -186,6 +187,7 @@ class FakeEndpoint:
         self.watchers: list[Callable[[PeerId], bool]] = []
         self.cut: set[PeerId] = set()
         self.quiet: set[PeerId] = set()
+        self.needed: set[PeerId] = set()
         wire.endpoints[peer] = self
 
     def handle(self, method: str, handler: Handler) -> None:
@@ -534,7 +536,7 @@ class Node:
         self.parts = parts
         self.memory = 10**9  # bytes that it offers, as published
         self._swarm = swarm
-        courier = self.courier = Courier(cast(Endpoint, self.endpoint), self._meet)
+        courier = self.courier = Courier(cast(Endpoint, self.endpoint), self._meet, self._need)
         self.engine = FakeEngine(swarm.wire, parts or Parts(False, 0, 0, False))
         self.stage = Stage(
             swarm.host,
@@ -578,6 +580,9 @@ class Node:
         self._swarm.met.append((self.peer, peer))
         self.endpoint.cut.discard(peer)
         self._swarm.wire.endpoints[peer].cut.discard(self.peer)
+
+    def _need(self, link: Link) -> None:
+        self.endpoint.needed.add(link.peer)
 
     def record(self) -> MemberRecord:
         shards = []

@@ -79,8 +79,8 @@ class DelayControl(QuicCongestionControl):
         self._delivered = 0
         self._delivered_at = 0.0
         self._first_sent = 0.0
-        # While fewer bytes than this are delivered, measured rates reflect a lack of data.
-        self._limited_until = 0
+        # While no more bytes than this are delivered, measured rates reflect a lack of data.
+        self._limited_until = -1
         # (mark, time sent) of the newest packet that was just acknowledged.
         self._newest: tuple[Mark, float] | None = None
         self._acked = 0
@@ -125,9 +125,10 @@ class DelayControl(QuicCongestionControl):
         return self._round_rtt or (self._standing[-1] if self._standing else 0.0)
 
     def nothing_more(self) -> None:
-        """Record that the sender has no more data at present. Until the bytes in flight are
-        delivered, measurements that are lower than the present rate are ignored, because the lack
-        of data causes them."""
+        """Record that the sender has no more data at present. Until more bytes than those in flight
+        are delivered, measurements that are lower than the present rate are ignored, because the
+        lack of data causes them. So they are for what is sent next, if nothing is in flight: a
+        single packet takes a round trip, whatever the path could carry."""
         self._limited_until = max(self._delivered + self.bytes_in_flight, 1)
 
     # Callbacks of aioquic.
@@ -140,7 +141,7 @@ class DelayControl(QuicCongestionControl):
             self._delivered,
             self._delivered_at,
             self._first_sent,
-            self._limited_until > self._delivered,
+            self._limited_until >= self._delivered,
         )
         self.bytes_in_flight += packet.sent_bytes
 

@@ -23,15 +23,23 @@ class Meetings:
         self._dials = Rates(Rate(*DIALS), total=Rate(*DIALS_IN_ALL))
 
     async def meet(self, gateway: PeerId, peers: Collection[PeerId]) -> None:
-        """Establish the links to `peers` that are missing, for a gateway.
+        """Establish the links to `peers` that are missing, for a gateway, and mark the others as
+        needed.
 
-        Ignores failures. Raises SessionError `busy` if the gateway has made this node dial too
-        often. This node's own gateway has no limit.
+        A search for a direct path counts as a dial, but only dials are refused. Ignores failures.
+        Raises SessionError `busy` if the gateway has made this node dial too often. This node's own
+        gateway has no limit.
         """
         for peer in dict.fromkeys(peers):
             if self._courier.is_linked(peer):
-                continue
-            own = gateway == self._courier.peer
-            if not own and not self._dials.take(gateway, self._host.now()):
+                if self._courier.is_spare(peer) and self._may_dial(gateway):
+                    self._courier.need(peer)
+            elif self._may_dial(gateway):
+                await self._courier.meet(peer)
+            else:
                 raise SessionError("busy", "this stage was asked to dial too many peers")
-            await self._courier.meet(peer)
+
+    def _may_dial(self, gateway: PeerId) -> bool:
+        """Count a dial for a gateway. Return whether it may be made."""
+        own = gateway == self._courier.peer
+        return own or self._dials.take(gateway, self._host.now())

@@ -23,8 +23,8 @@ from ...errors import NoRoute, SessionError, StageLost
 PREEMPTED: Final = "preempted"
 """Code of a stage that ended a session because others needed its memory."""
 
-FULL: Final = frozenset({"no-memory", "too-many-sessions"})
-"""Codes of a stage that has no room beside its other sessions."""
+FULL: Final = frozenset({"no-memory", "too-many-sessions", "overloaded"})
+"""Codes of a stage that has no room, or not enough time, beside its other sessions."""
 
 LOST_STATE = frozenset(
     {PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard", "bad-chunk"}

@@ -374,3 +374,26 @@ def test_a_member_whose_link_looks_for_a_path_is_not_dialled(roster: Roster) -> 
     assert roster.next_due(lost=True) == inf and dialled(roster, 15.0) == []
     roster.unlinked(peer, 20.0)
     assert dialled(roster, 20.0 + defaults.DIAL_PAUSE[0]) == [peer]
+
+
+def test_a_node_with_enough_links_looks_only_at_the_members_that_it_has_lost(
+    roster: Roster,
+) -> None:
+    for number in range(2, 12):
+        told(roster, number, 1)
+    three, four = identity(3).peer, identity(4).peer
+    for peer in (three, four):
+        roster.linked(peer, Nearness.PUBLIC)
+        roster.unlinked(peer, 1.0)
+    roster.linked(four, Nearness.PUBLIC)
+    looked_at = list[PeerId]()
+
+    def counts(peer: PeerId) -> bool:
+        looked_at.append(peer)
+        return True
+
+    roster.count_only(counts)
+    assert roster.next_due(lost=True) == 1.0 + defaults.DIAL_PAUSE[0]
+    assert looked_at == [three]
+    assert [peer for peer, _ in roster.next_dials(9.0, 0, lost=8)] == [three]
+    assert looked_at == [three, three]

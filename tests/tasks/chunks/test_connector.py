@@ -12,7 +12,7 @@ from shoal.tasks.chunks.choice import compute_seconds
 from shoal.tasks.chunks.connector import ChunkConnector, NodeFunctions, WantingSession
 from shoal.tasks.chunks.naming import CHUNK
 from shoal.tasks.costs.shardcosts import ShardCosts
-from shoal.tasks.defaults import CHUNK_LOOK_SHARE, CHUNK_RATE_AGE, CHUNK_SHY
+from shoal.tasks.defaults import CHUNK_LOOK_SHARE, CHUNK_RATE_AGE, CHUNK_SHY, CHUNK_TIMEOUT
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Reply
@@ -128,6 +128,17 @@ async def test_a_lying_provider_is_refuted_and_the_next_one_is_asked(
     world.add_liar(lambda *_: Reply({}, b"anything"))
     assert await world.brought() == (ALL, GIVER.peer)
     assert world.refuted == [OTHER.peer]
+
+
+async def test_a_fetch_that_takes_too_long_leaves_its_complete_chunks(
+    autojump_clock: object,
+) -> None:
+    world = World()
+    slow = ShardCosts(0.2, 0.2, 0.0)  # computing all takes 154 s, and fetching it 50 s
+    world.pair.link.rate = 3 * world.pair.plan().chunk_bytes / 50.0
+    began = trio.current_time()
+    assert await world.brought(costs=slow) == (CHUNK, GIVER.peer)
+    assert trio.current_time() - began == pytest.approx(CHUNK_TIMEOUT, abs=0.1)
 
 
 async def test_unreachable_and_hanging_providers_cost_little_and_fail_nothing(

@@ -19,14 +19,13 @@ from .pair import ALL, CODEC, GIVER, OTHER, Pair, TakingEngine, data_of, names, 
 pytestmark = pytest.mark.trio
 
 
-async def test_all_chunks_arrive_the_first_before_the_others(autojump_clock: object) -> None:
+async def test_all_chunks_arrive_one_after_the_other(autojump_clock: object) -> None:
     pair, engine = Pair(), TakingEngine()
     fetch = await pair.fetch(engine)
     assert (fetch.ending, fetch.length) == ("done", ALL)
     assert fetch.bytes == 3 * pair.plan().chunk_bytes
     assert [(part.start, part.first) for part in engine.taken] == [
-        *((0, layer) for layer in range(4)),
-        *((start, layer) for layer in range(4) for start in (CHUNK, 2 * CHUNK)),
+        (start, layer) for start in (0, CHUNK, 2 * CHUNK) for layer in range(4)
     ]
     assert not engine.doubted
     assert pair.provider.given_bytes > fetch.bytes
@@ -197,6 +196,16 @@ async def test_a_slow_link_that_is_faster_than_computing_is_used(autojump_clock:
     fetch = await pair.fetch()
     assert (fetch.ending, fetch.length) == ("done", ALL)
     assert trio.current_time() - began < 1.1 * 5.0
+
+
+async def test_a_rate_is_not_that_of_a_stall() -> None:
+    """Bytes came at 100 a second, but for a stall after the first half of the time."""
+    await trio.lowlevel.checkpoint()
+    times = [(0.5, 50), (0.6, 50), (0.7, 50), (0.8, 60), (0.9, 70), (1.0, 80)]
+    assert fetching._rate(0.0, times) == pytest.approx(100.0)
+    fades = [(0.5, 50), (0.6, 60), (0.7, 70), (0.8, 71), (0.9, 72), (1.0, 73)]
+    assert fetching._rate(0.0, fades) == pytest.approx(46.0)
+    assert fetching._rate(0.0, [(0.0, 0), (1.0, 30)]) == pytest.approx(30.0)
 
 
 async def test_chunks_that_are_gone(autojump_clock: object) -> None:

@@ -3,18 +3,25 @@
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
 
+from shoal.state.membership.record import LinkSpeed, MemberRecord
+from shoal.state.membership.roster import tag_of
 from shoal.tasks.defaults import MEMORY_PATIENCE, PROBE_TIMEOUT
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import Overloaded, SessionError
+from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed, Summary
+from shoal.tasks.inference.generation import Model
 from shoal.tasks.routing.defaults import ADMISSION_WAIT, PROBES_OF_REQUEST
+from shoal.tasks.routing.paths import Hop
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Call, Refusal, Reply
-from tests.tasks.fake_swarm import FakeSwarm, Node
+from tests.tasks.fake_swarm import ROOT, FakeSwarm, Node
 
 WHOLE = Parts(True, 0, 2, True)
 Body = Callable[[FakeSwarm], Awaitable[None]]
@@ -296,3 +303,23 @@ async def test_an_idle_replica_on_this_node_answers_without_asking_others(
         assert set(asked) - {own}
 
     await run(with_own_replica(), body)
+
+
+def test_a_link_that_nobody_reports_is_guessed_by_third_members() -> None:
+    """The gateway is 60 ms from both ends, so that alone the link could have 0 to 120 ms."""
+    ends = [PeerId(name) for name in "abc"]
+    trips = ({"c": 30.0}, {"c": 50.0}, {"a": 30.0, "b": 50.0})
+    members = {
+        peer: MemberRecord(peer, 1, links=tuple(LinkSpeed(tag_of(PeerId(o)), t) for o, t in said))
+        for peer, said in zip(ends, (each.items() for each in trips), strict=True)
+    }
+    courier = SimpleNamespace(peer=PeerId("own"), round_trip=lambda peer: 0.06)
+    directory = SimpleNamespace(members=lambda: members)
+    host, chains = SimpleNamespace(now=lambda: 0.0), SimpleNamespace(avoided=lambda: ())
+    choice = Choice(*cast(Any, (host, courier, directory, chains)))
+    model = cast(Model, SimpleNamespace(root=ROOT, arch=None))
+    near, far, third = (Hop(peer, Parts(True, 0, 0, True), "float32") for peer in ends)
+
+    assert choice.token_s((near, third), model) == pytest.approx(0.03)
+    assert choice.token_s((near, far), model) == pytest.approx((0.02 + 0.08) / 2)
+    assert not choice.knows((near, far)), "an answer in progress moves to no guess"

@@ -258,6 +258,69 @@ async def test_requests_of_many_gateways_that_wait_do_not_make_it_seem_endless(
         await swarm.run(body)
 
 
+async def refused(asker: Node, stage: Node, header: dict[str, object]) -> tuple[str, str]:
+    """Open a session. Return the code and the message of the refusal, empty ones if it opens."""
+    try:
+        await asker.courier.call(stage.peer, "session.open", header, timeout=5)
+    except CallRefused as error:
+        return error.code, error.message
+    return "", ""
+
+
+@pytest.mark.trio
+async def test_a_session_without_room_is_told_when_to_come_back(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+    other = Node(swarm, 90, None)
+    stage.serve(WHOLE, kv_tokens=1024)
+    served = stage.stage.table.shards[0]
+    served.times.note_token(1, 0.5)
+    served.answer.tokens = 40.0
+
+    async def body(_: FakeSwarm) -> None:
+        assert await refused(client, stage, order(stage, SESSION, 1000, 1000)) == ("", "")
+        session = next(iter(stage.stage.table.open.values()))
+        session.computed = session.reached = 940
+        code, message = await refused(other, stage, order(stage, b"o" * 16, 164, 164))
+        assert code == "no-memory" and message.endswith("; again in 20 s")
+        wrong = order(stage, SESSION, 1000, 1000)
+        assert (await refused(client, stage, wrong))[0] == "session-open"
+        assert "again" not in (await refused(client, stage, wrong))[1]
+        await client.courier.call(stage.peer, "session.close", {"session": SESSION}, timeout=5)
+        assert await refused(other, stage, order(stage, b"p" * 16, 164, 164)) == ("", "")
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_prompt_that_would_wait_for_too_long_is_refused(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt of another gateway is computed beside it, and a row takes 0.2 s."""
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+    other = Node(swarm, 90, None)
+    stage.stage.table.shards[0].times.note_prompt(100, 20.0)
+
+    async def body(_: FakeSwarm) -> None:
+        opening = order(stage, SESSION, 1064, 1064)
+        assert await refused(client, stage, opening) == ("", "")
+        monkeypatch.setattr(stage.engine, "submit", lambda span: None)
+        span = SpanMessage(SESSION, 1, 0, 0, 256, False, 0.0)
+        client.courier.post(stage.peer, "session.span", span.header(), pack_tokens((1,) * 256))
+        await trio.sleep(0.1)
+        code, message = await refused(other, stage, order(stage, b"l" * 16, 400, 400))
+        assert code == "overloaded" and message.endswith("; again in 20 s")
+        assert await refused(other, stage, order(stage, b"s" * 16, 200, 200)) == ("", "")
+        later = order(stage, b"g" * 16, 400, 400) | {"exact": True}
+        assert await refused(other, stage, later) == ("", ""), "it continues an answer"
+        assert await refused(stage, stage, order(stage, b"o" * 16, 400, 400)) == ("", "")
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
 def test_a_probe_can_be_sent() -> None:
     """In real lanes headers are packed; those of the tests above are not."""
     sent = msgpack.unpackb(msgpack.packb(Probe(ROOT, WHOLE, "float32", 9, 8, 256, 3).header()))

@@ -1,5 +1,6 @@
 """A stage dials the neighbours that gateways name, at a bounded rate."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -90,5 +91,42 @@ async def test_the_own_gateway_dials_as_it_likes(autojump_clock: object) -> None
         for number in range(2 * int(DIALS[0])):
             message = order(swarm, number, peer_of(100 + number))
             assert await refusal(first, first, "session.open", message) == "unreachable"
+
+    await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_links_between_neighbours_are_needed(autojump_clock: object) -> None:
+    """Members that only know each other may stay relayed, but not neighbours in a chain."""
+    swarm = FakeSwarm((2, 4))
+    first, second = swarm.stages
+
+    async def body(_: FakeSwarm) -> None:
+        near = order(swarm, 1, second.peer)
+        assert await refusal(swarm.client, first, "session.open", near) == ""
+        assert first.endpoint.needed == {second.peer}
+
+    await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_gateway_cannot_make_a_stage_search_without_end(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+    members = [Node(swarm, 20 + number, None) for number in range(int(DIALS[0]) + 1)]
+    first, sessions = swarm.stages[0], count(1)
+
+    async def open_to(member: Node) -> None:
+        near = order(swarm, next(sessions), member.peer)
+        assert await refusal(swarm.client, first, "session.open", near) == ""
+        assert await refusal(swarm.client, first, "session.close", Close(near.session)) == ""
+
+    async def body(_: FakeSwarm) -> None:
+        for member in members:
+            await open_to(member)
+        assert first.endpoint.needed == {each.peer for each in members[:-1]}
+        await open_to(members[0])  # that link is needed already, so it costs nothing
+        await trio.sleep(2 / DIALS[1])
+        await open_to(members[-1])
+        assert members[-1].peer in first.endpoint.needed
 
     await swarm.run(body)

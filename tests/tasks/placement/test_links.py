@@ -1,7 +1,10 @@
 """Links as shared facts: noise is not reported, and one end alone makes no link near."""
 
 from itertools import pairwise
+from math import inf
 from random import Random
+
+import pytest
 
 from shoal.state.defaults import LINKS
 from shoal.state.membership.record import LinkSpeed, MemberRecord
@@ -92,6 +95,19 @@ def test_a_round_trip_counts_if_both_ends_report_it() -> None:
     assert trips.between(here, member(B)) == 0.0
     assert trips.between(member(A), there) == 0.0, "a new report takes the place of the old one"
     assert trips.between(here, member(B, a=0.25)) == 0.04
+
+
+def test_third_members_bound_a_round_trip() -> None:
+    trips = ReportedTrips()
+    here, there, third = member(A, c=30.0), member(B, c=50.0), member(C, a=30.0, b=50.0)
+    assert trips.bounds(here, there) == (0.0, inf), "no question was about the third one"
+    trips.between(here, third)
+    assert trips.bounds(here, there) == pytest.approx((0.02, 0.08))
+    assert trips.bounds(here, member(B)) == (0.0, inf), "the third one alone says it"
+    liar = member(B, c=0.25)
+    assert trips.bounds(here, liar) == pytest.approx((0.02, 0.08)), "the longer report counts"
+    trips.between(here, member(C, a=30.0))
+    assert trips.bounds(here, there) == (0.0, inf)
 
 
 def test_a_rate_counts_if_both_ends_report_it_and_the_lower_one() -> None:
