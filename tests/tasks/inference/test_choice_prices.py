@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
-from msgspec import structs
 
 from shoal.state.directory import Directory
 from shoal.tasks.engine.interface import Parts
@@ -34,9 +33,9 @@ class FakeShard(NamedTuple):
 
 
 def member(hop: Hop, costs: tuple[float, float, float]) -> Any:
-    return SimpleNamespace(
-        shards=[FakeShard(ROOT, *structs.astuple(hop.parts), costs)], capacity=None
-    )
+    parts = hop.parts
+    shard = FakeShard(ROOT, parts.embedding, parts.start, parts.stop, parts.head, costs)
+    return SimpleNamespace(shards=[shard], capacity=None)
 
 
 def choice(members: dict[str, Any]) -> Choice:
