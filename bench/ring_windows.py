@@ -89,10 +89,10 @@ def main() -> int:
     rates = ran(agent, CARD, sides(args.quick))
     one = max(rate for name, rate in rates.items() if name.endswith("x1"))
     best = max(rate for name, rate in rates.items() if "x" in name)
-    few = {"none": Drafting(on=False), "chosen": Drafting()}
     least = [rates["chosen"] / rates["none"]]
     for texts, machine in ((maths, CARD), (maths, LAPTOP), (agent, LAPTOP)):
-        others = ran(texts, machine, few)
+        # A new drafter each time: it would remember the answers that the same texts had before.
+        others = ran(texts, machine, {"none": Drafting(on=False), "chosen": Drafting()})
         least.append(others["chosen"] / others["none"])
     value, depth = rates["chosen"] / one, rates["chosen"] / best
     ok = value >= GOAL and depth >= DEPTH and min(least) >= LEAST

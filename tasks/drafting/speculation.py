@@ -136,7 +136,7 @@ class Speculation:
         count, length = self._wanted(most) if most > 0 else (0, 0)
         end, sent = known + count, max(self._sent, known)
         while sent < end and len(self._flight) < FLIGHT:
-            if self._sent > known and end - sent < length:
+            if self._sent > known and end - sent < length and count < most:
                 break  # until there are enough for a whole window
             stop = min(sent + length, end)
             yield self._window(max(self._sent, known - 1), stop)

@@ -475,8 +475,8 @@ class Choice:
                 self.router.beliefs.dropped(plan.stages)
             ring = self._learn(run, plan)
             if run.times.tokens >= TOKENS_LEAST:
-                self.errors.token.note(plan.cost.token_s, run.times.token_s)
-                self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
+                self.errors.token.note(plan.cost.token_s, run.token_s)
+                self.errors.peers.note_sum(self._expected(plan), run.token_s - ring)
         self.measure(run, model)
 
     def _learn_mended(self, run: GenerationRun, model: Model) -> None:
@@ -491,7 +491,7 @@ class Choice:
     def _learn(self, run: GenerationRun, plan: PlannedChain) -> float:
         """Learn how fast the stages of a chain compute. Return the seconds of a token on links."""
         ring = sum(self._links_s(run.peers)) + plan.sent.row_s
-        seen = Observed(0.0, 0.0, 0, run.times.token_s, ring, run.times.tokens - 1)
+        seen = Observed(0.0, 0.0, 0, run.token_s, ring, run.times.tokens - 1)
         self.router.beliefs.observed(plan.stages, seen, self._host.now())
         return ring
 

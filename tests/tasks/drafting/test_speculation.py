@@ -71,6 +71,10 @@ async def test_nothing_is_sent_before_the_first_token_or_beyond_the_end() -> Non
     assert sent[:3] == [104, 105, 106]
     session = await speculation(Drafting(fixed=(4, 2)), limit=49)
     assert [window.tokens for window in session.windows()] == [(103, 104, 105)]
+    session = await speculation(Drafting(fixed=(4, 2)), limit=53)
+    assert [len(window.tokens) for window in session.windows()] == [5, 2], (
+        "a shorter one at the end"
+    )
     session = await speculation(Drafting(fixed=(4, 2)), limit=47)
     assert not list(session.windows())
 
