@@ -6,6 +6,10 @@ controller's windows divided by those of the best single window in flight (4, 8,
 positions); goal 2.5. `depth` is the controller's tokens/s divided by those of the best fixed
 number of windows; goal 0.9. `least` is the worst ratio to no drafts, of any text kind; goal 0.97.
 
+`bound` is the most that `value` can be with these texts and this drafter, by arithmetic
+(worlds/bounds.py), and `perfect` with a drafter that is always right. `right` is the part of the
+tokens that the drafter guesses right, and `needed` the part that 2.5 needs in an endless text.
+
 Traces: --traces FOLDER has `swe-agent/*.traj` (SWE-agent/SWE-agent, MIT) and `gsm8k/test.jsonl`
 (openai/grade-school-math, MIT).
 """
@@ -16,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from worlds.bounds import Steps, gain, needed, runs
 from worlds.longcontext import lengthen
 from worlds.recorded import (
     CARD,
@@ -60,6 +65,19 @@ def ran(texts: list[Text], machine: Machine, those: dict[str, Drafting]) -> dict
     return {name: rate for name, (rate, _) in found.items()}
 
 
+def bounds(texts: list[Text], machine: Machine) -> dict[str, float]:
+    """Return the most that several windows can gain, and the part of right guesses."""
+    steps, found = Steps.of(machine, 4, APART_S), runs(texts)
+    lengths = [len(text.answer) - 1 for text in texts]
+    figures = {
+        "bound": gain(steps, found),
+        "perfect": gain(steps, lengths),
+        "right": sum(found) / sum(lengths),
+        "needed": needed(steps, GOAL),
+    }
+    return {name: round(each, 3) for name, each in figures.items()}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few texts and sides")
@@ -71,14 +89,15 @@ def main() -> int:
     rates = ran(agent, CARD, sides(args.quick))
     one = max(rate for name, rate in rates.items() if name.endswith("x1"))
     best = max(rate for name, rate in rates.items() if "x" in name)
-    few = {"none": Drafting(on=False), "chosen": Drafting()}
     least = [rates["chosen"] / rates["none"]]
     for texts, machine in ((maths, CARD), (maths, LAPTOP), (agent, LAPTOP)):
-        others = ran(texts, machine, few)
+        # A new drafter each time: it would remember the answers that the same texts had before.
+        others = ran(texts, machine, {"none": Drafting(on=False), "chosen": Drafting()})
         least.append(others["chosen"] / others["none"])
     value, depth = rates["chosen"] / one, rates["chosen"] / best
     ok = value >= GOAL and depth >= DEPTH and min(least) >= LEAST
     found = {"value": round(value, 2), "depth": round(depth, 3), "least": round(min(least), 3)}
+    found |= bounds(agent, CARD)
     some = {name: round(rate, 2) for name, rate in rates.items()}
     against = [round(each, 2) for each in least]
     print(json.dumps({"name": "ring_windows", "goal": GOAL, "ok": ok} | found

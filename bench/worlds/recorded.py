@@ -265,7 +265,7 @@ def build(
 ) -> tuple[Chain, list[Host], Host]:
     """Return a chain that is not started, its hosts, `apart_s` seconds of round trip apart, and a
     public host to meet at."""
-    world = World(1)
+    world = World(1, latency=0.0)  # the homes' links have all of the delay
     link = home(apart_s / 4)
     public = world.host("public", link=home(apart_s / 4, 125e6))
     hosts = []

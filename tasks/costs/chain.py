@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .rates import DeviceRates, LinkRates
 from .seconds import sending_seconds, step_seconds, transfer_seconds
+from .shardcosts import ShardCosts
 from .work import EqualRows, ShardWork
 
 TOKEN_BYTES = 64
@@ -56,6 +57,33 @@ class WindowTimes(NamedTuple):
 
     latency_s: float
     interval_s: float
+
+
+class WindowPrices(NamedTuple):
+    """Predicted seconds of windows of drafts: a window of one row takes `round_s` around the chain,
+    and `row_s` more for each further row. With one row, the slowest stage is busy for `step_s`."""
+
+    round_s: float
+    row_s: float
+    step_s: float
+
+
+NO_PRICES: Final = WindowPrices(0.0, 0.0, 0.0)
+"""Nothing is known yet."""
+
+
+def window_prices(
+    stages: Sequence[ShardCosts], ring: Sequence[LinkRates], row_bytes: int, position: int
+) -> WindowPrices:
+    """Return the prices of windows from `position` on. `ring` are the links from each stage to the
+    next, and from the last one to the first, which carries tokens. The others carry `row_bytes` for
+    each row."""
+    steps = [stage.seconds(1, position) for stage in stages]
+    rows = [stage.seconds(2, position) - step for stage, step in zip(stages, steps, strict=True)]
+    sending = [sending_seconds(link, row_bytes) for link in ring[:-1]]
+    ways = [transfer_seconds(link, row_bytes) for link in ring[:-1]]
+    round_s = sum(steps) + sum(ways) + transfer_seconds(ring[-1], TOKEN_BYTES)
+    return WindowPrices(round_s, sum(rows) + sum(sending), max((*steps, *sending)))
 
 
 def chain_times(

@@ -4,5 +4,6 @@
 computing, `speculation.py` joins them at the gateway, and `inputs.py` decides at the first stage
 what is computed.
 
-Public: `Drafting`, `Speculation`, `Inputs`, `DraftCounts`. Imports no other package of shoal.
+Public: `Drafting`, `Speculation`, `Inputs`, `DraftCounts`. Imports only
+`costs/`.
 """

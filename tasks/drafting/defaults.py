@@ -14,8 +14,9 @@ HISTORIES = 32  # users and models whose histories are remembered
 MEMORY = 0.95  # weight of earlier measurements when one more arrives
 SURE = 0.98  # highest probability that a guess is right
 PRIOR = 4.0  # weight, as a number of guesses, of what is assumed before any was verified
-LEAST_COST = 0.01  # least delay by one row, as a part of the round trip: nodes are shared
-FIRST_COST = 0.05  # … that is assumed until it is measured
+# Delay by one row, as a part of the round trip: at least, because nodes are shared, and at most
+# before it is measured, so that good guesses are tried.
+LEAST_COST, MOST_COST = 0.005, 0.25
 
 # Windows.
 WINDOW = 32  # positions of one window

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import trio
 
+from ..costs.chain import WindowPrices
 from .controller import Controller
 from .defaults import SLICE_TOKENS
 from .drafter import Drafter, Histories
@@ -21,14 +22,20 @@ class Drafting:
         self._histories = Histories()
 
     def begin(
-        self, user: str, model: str, stages: int, limit: int, counts: DraftCounts
+        self,
+        user: str,
+        model: str,
+        stages: int,
+        limit: int,
+        counts: DraftCounts,
+        prices: WindowPrices,
     ) -> Speculation:
         """Return the drafts of a session over a number of stages, which must read its prompt.
 
-        `limit` is the number of positions that the session may have.
+        `limit` is the number of positions that the session may have. `prices` are predicted.
         """
         history, accuracy = self._histories.of(user, model)
-        controller = Controller(stages, fixed=self._fixed)
+        controller = Controller(stages, prices, fixed=self._fixed)
         speculation = Speculation(Drafter(history), accuracy, controller, stages, limit)
         speculation.counts = counts
         return speculation

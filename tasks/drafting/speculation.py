@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
-from .controller import Controller
+from .controller import Ahead, Controller
 from .defaults import AHEAD, FLIGHT, SLICE_TOKENS
 from .drafter import Accuracy, Drafter, Guess
 
@@ -55,12 +55,15 @@ class Speculation:
         self._branch = 0
         self._guesses: deque[Guess] = deque()  # for the positions behind the known tokens
         self._sent = 0  # positions below were sent
-        self._flight: deque[tuple[int, int]] = deque()  # (start, end) of the windows that were sent
+        # (start, end) of the guesses in each window that was sent. The token before them in a
+        # chain's first window is mostly computed before, since the head feeds it.
+        self._flight: deque[tuple[int, int]] = deque()
         # When the last token arrived, how many rows were wasted then, and whether only the head
         # has told the first stage of this token.
         self._last_at = 0.0
         self._vain = 0
         self._fed = False
+        self._more = False  # whether the head sends the next token together with the last one
         self._early: list[tuple[int, float, float]] | None = []  # tokens before all was read
 
     @property
@@ -84,8 +87,10 @@ class Speculation:
         if self._early is not None:
             self._early.append((token, seconds, now))
             return
-        position = len(self._drafter.own)
+        position, self._controller.begun = len(self._drafter.own), True
         self._measure(position, seconds, now)
+        if self._more and seconds:  # its window was not computed, or the token had come before
+            self._void(position)
         guess = self._guesses.popleft() if self._guesses else None
         right, sent = guess is not None and guess.token == token, position < self._sent
         if guess is not None:
@@ -97,40 +102,45 @@ class Speculation:
             self._guesses.clear()
             if sent:
                 self._vain = self._sent - position
-                self._branch = self._sent = position
-                self._flight.clear()
+                self._branch = position
+                self._void(position)
         self._drafter.extend((token,))
         self._last_at = now
         while self._flight and self._flight[0][1] <= position:
             self._flight.popleft()
+        start, end = self._flight[0] if self._flight and self._stages > 1 else (position, position)
+        self._more = start < position < end
+
+    def _void(self, position: int) -> None:
+        """Forget the windows that were sent for the positions from `position` on."""
+        self._sent = position
+        self._flight.clear()
 
     def _measure(self, position: int, seconds: float, now: float) -> None:
         """Tell the controller what the token at a position took."""
         if not seconds:
             return  # it was computed together with its predecessor
-        rows = next((end - position + 1 for start, end in self._flight if start < position), 1)
-        self._controller.note_step(seconds, max(1, rows))
         if self._stages == 1:
-            self._controller.note_round(seconds, max(0, rows - 1))
+            rows = next((end - position for start, end in self._flight if start < position), 0)
+            self._controller.note_round(seconds, max(0, rows))
         elif self._fed:
             self._controller.note_round(now - self._last_at, self._vain)
 
     def windows(self) -> Iterator[Window]:
-        """Yield the windows to send now."""
-        if self._early is not None:
+        """Yield the windows to send now: none before the last of several tokens that come together,
+        because a wrong guess among them would make the windows void."""
+        if self._early is not None or self._more:
             return
         known = len(self._drafter.own)
         most = self._limit - 1 - known
-        count = self._wanted(most) if most > 0 else 0
+        count, length = self._wanted(most) if most > 0 else (0, 0)
         end, sent = known + count, max(self._sent, known)
-        length = self._controller.window(count) if count > 0 else 0
-        if end <= sent or (self._sent > known and end - sent < length):
-            return
-        start = max(self._sent, known - 1)
-        while start < end and len(self._flight) < FLIGHT:
-            stop = min(max(start + length, known), end)
-            yield self._window(start, stop)
-            start = stop
+        while sent < end and len(self._flight) < FLIGHT:
+            if self._sent > known and end - sent < length and count < most:
+                break  # until there are enough for a whole window
+            stop = min(sent + length, end)
+            yield self._window(max(self._sent, known - 1), stop)
+            sent = stop
 
     def _window(self, start: int, stop: int) -> Window:
         own = self._drafter.own.tokens
@@ -142,20 +152,20 @@ class Speculation:
         counts.sent += stop - max(start, len(own))
         counts.windows += 1
         self._sent = stop
-        self._flight.append((start, stop))
+        self._flight.append((start if self._stages == 1 else max(start, len(own)), stop))
         counts.most = max(counts.most, len(self._flight))
         return Window(self._branch, start, tuple(tokens))
 
-    def _wanted(self, most: int) -> int:
+    def _wanted(self, most: int) -> Ahead:
         """Return how many guesses are worth being in flight, after making at most `most`."""
         while True:
             chances = (self._accuracy.probability(guess.kind) for guess in self._guesses)
-            count = self._controller.ahead(chances)
+            wanted = self._controller.ahead(chances)
             left = most - len(self._guesses)
-            if count < len(self._guesses) or count >= AHEAD or left <= 0:
-                return count
+            if wanted.guesses < len(self._guesses) or wanted.guesses >= AHEAD or left <= 0:
+                return wanted
             behind = [guess.token for guess in self._guesses]
             more = self._drafter.draft(behind, min(_LOOK, left))
             if not more:
-                return count
+                return wanted
             self._guesses += more

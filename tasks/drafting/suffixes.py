@@ -78,6 +78,8 @@ class SuffixIndex:
 
         `context` has at most LONGEST_MATCH tokens that count. A place may be the text's end.
         """
+        if not self.tokens:
+            return 0, []
         recent = array("I", context[-LONGEST_MATCH:])
         for order, latest, before in zip(ORDERS, self.latest, self._before, strict=True):
             if len(recent) < order:
@@ -93,11 +95,12 @@ class SuffixIndex:
     ) -> dict[int, int]:
         """Return the lengths of the matches by their places."""
         found: dict[int, int] = {}
-        place = latest[(_hash(recent[-order:]) * _BASE & _WORD) >> (64 - self._bits)]
+        last = recent[-order:]
+        place = latest[(_hash(last) * _BASE & _WORD) >> (64 - self._bits)]
         for _ in range(LOOKED_AT):
             if place <= 0:
                 break
-            if place < len(self.tokens) and self.tokens[place - order : place] == recent[-order:]:
+            if place < len(self.tokens) and self.tokens[place - order : place] == last:
                 found[place] = self._match(place, recent)
             place = before[place - 1]
         return found

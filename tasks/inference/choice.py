@@ -20,13 +20,17 @@ from ...transport.errors import CallRefused, LinkClosed
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.rates import Rate, Rates
+from ..costs.chain import WindowPrices, window_prices
 from ..costs.links import trip_within
 from ..costs.members import member_rates
-from ..costs.rates import UNKNOWN, DeviceRates
+from ..costs.rates import UNKNOWN, DeviceRates, LinkRates
 from ..costs.seconds import step_seconds
+from ..costs.shardcosts import ShardCosts
 from ..costs.tracker import Expected, MeanError, Trackers
 from ..costs.work import EqualRows, ModelWork, ShardWork
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
+from ..engine.activations.layout import packed_bytes
+from ..engine.families import DTYPE_BYTES
 from ..engine.interface import Parts, SessionId
 from ..errors import BadMessage, NoRoute
 from ..placement.links import ReportedTrips
@@ -417,6 +421,29 @@ class Choice:
         pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
         return all(own in pair or self._said(members, *pair) for pair in pairs)
 
+    def window_prices(self, run: GenerationRun, model: Model) -> WindowPrices:
+        """Return the predicted seconds of windows of drafts in the chain of a session."""
+        members, peers = self._directory.members(), run.peers
+        view = self._view_of(members, model)
+        pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
+        ring = [LinkRates(view.trip(*pair), view.rate(*pair)) for pair in pairs]
+        stages = [self._costs(members, model, hop) for hop in run.route]
+        packed, width = run.activations == "int8", DTYPE_BYTES[parse_dtype(run.route[0].dtype)]
+        row = packed_bytes(model.hidden) if packed else width * model.hidden
+        return window_prices(stages, ring, row, run.prompt)
+
+    def _costs(self, members: Members, model: Model, hop: Hop) -> ShardCosts:
+        """Return the costs of a shard as its member measured or the cost model predicts them, and
+        as many times as much as this gateway measured."""
+        believed, record = self.believed(hop, model), members.get(hop.peer)
+        shards = () if record is None else record.shards
+        shard = next((each for each in shards if parts_of(each) == hop.parts), None)
+        if shard is None or not any(shard.costs):
+            return ShardCosts(max(0.0, believed.token_s - believed.row_s), believed.row_s)
+        claimed = self._claimed(members, model, hop).token_s
+        slower = believed.token_s / claimed if claimed else 1.0
+        return ShardCosts(*(slower * each for each in shard.costs))
+
     # Measurements.
 
     def opened(self, run: GenerationRun) -> None:
@@ -448,8 +475,8 @@ class Choice:
                 self.router.beliefs.dropped(plan.stages)
             ring = self._learn(run, plan)
             if run.times.tokens >= TOKENS_LEAST:
-                self.errors.token.note(plan.cost.token_s, run.times.token_s)
-                self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
+                self.errors.token.note(plan.cost.token_s, run.token_s)
+                self.errors.peers.note_sum(self._expected(plan), run.token_s - ring)
         self.measure(run, model)
 
     def _learn_mended(self, run: GenerationRun, model: Model) -> None:
@@ -464,7 +491,7 @@ class Choice:
     def _learn(self, run: GenerationRun, plan: PlannedChain) -> float:
         """Learn how fast the stages of a chain compute. Return the seconds of a token on links."""
         ring = sum(self._links_s(run.peers)) + plan.sent.row_s
-        seen = Observed(0.0, 0.0, 0, run.times.token_s, ring, run.times.tokens - 1)
+        seen = Observed(0.0, 0.0, 0, run.token_s, ring, run.times.tokens - 1)
         self.router.beliefs.observed(plan.stages, seen, self._host.now())
         return ring
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from inspect import isawaitable
 
+from ...transport.bytestream import PathKind
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import CallRefused, DialFailed, LinkClosed
 from ...transport.identity import PeerId
@@ -135,9 +136,10 @@ class Courier:
             await self.connect(peer)
 
     def is_spare(self, peer: PeerId) -> bool:
-        """Return whether the peer has a link that no component has needed yet."""
+        """Return whether the peer has a relayed link that no component has needed yet."""
         link = self._endpoint.link(peer) if peer != self.peer and self._need is not None else None
-        return link is not None and not link.needed
+        relayed = link is not None and link.path_kind is PathKind.RELAYED
+        return relayed and link is not None and not link.needed
 
     def need(self, peer: PeerId) -> None:
         """Mark the link to a peer as needed. Nodes that only know each other may stay relayed where

@@ -109,11 +109,11 @@ class Gateway:
         self._models = models
         self.drafting = Drafting()
         """What drafts for the sessions of this gateway."""
-        self.windows = Windows(courier, self.drafting)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, finders.seek)
         self.choice = routes.choice
         """What chooses chains, with its beliefs about stages and the errors of its predictions."""
+        self.windows = Windows(courier, self.drafting, self.choice)
         self.runs = OpenRuns(host, courier, self.windows, self.choice)
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)

@@ -300,9 +300,17 @@ class GenerationRun:
         Where drafts are right, several tokens come in the time of one. A head that lies about which
         of them do can make this longer only, never shorter.
         """
-        rounds = self.speculation.round_s if self.speculation is not None else 0.0
         latest = self.times.latest_s
-        return max(latest, rounds) if latest else 0.0
+        return max(latest, self._undrafted_s) if latest else 0.0
+
+    @property
+    def token_s(self) -> float:
+        """Mean seconds of a token once around the chain, as `round_s`, over all tokens."""
+        return max(self.times.token_s, self._undrafted_s)
+
+    @property
+    def _undrafted_s(self) -> float:
+        return self.speculation.round_s if self.speculation is not None else 0.0
 
     def place_of(self, peer: PeerId) -> int:
         """Return the place in the chain at which a stage or a standby has the session."""

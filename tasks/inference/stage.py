@@ -3,6 +3,8 @@
 The modules in `serving/` handle inputs and outputs of sessions. Spec: docs/spec/session.md.
 """
 
+from collections.abc import Collection
+
 import trio
 from trio import TaskStatus
 
@@ -107,6 +109,10 @@ class Stage:
         courier.handle("stage.probe", self._loads.on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
+
+    def expect(self, peers: Collection[PeerId]) -> None:
+        """Prepare the links to members that may be neighbours in a chain."""
+        self._meetings.expect(peers)
 
     def find_shard(self, asked: AsksShard) -> ServedShard:
         """Return the shard that a message asks for. Raises SessionError `no-shard`."""

@@ -36,7 +36,8 @@ class Slots:
         """Memory in bytes for the shards: their weights and KV. Trainings reserve some of it."""
         self._devices = devices
         self._guard = sources.guard
-        self._reports = LinkReports(sources.directory, backing) if devices.shares else None
+        reports = LinkReports(sources.directory, backing, devices.stage.expect)
+        self._reports = reports if devices.shares else None
         self.pinned = settings.model is not None or settings.layers is not None
         """Whether the owner chose what is served."""
         count = 1 if self.pinned or not devices.shares else SLOTS

@@ -39,6 +39,7 @@ from shoal.tasks.inference.stage import Stage
 from shoal.tasks.inference.stagechunks import Connector
 from shoal.tasks.placement.shard import ShardProperties
 from shoal.tasks.text.frames import TextInfo
+from shoal.transport.bytestream import PathKind
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.host.seam import Host
@@ -111,6 +112,7 @@ class Wire:
 class FakeLink:
     round_trip: float | None = None  # in seconds, as if it was not measured yet
     rate = 0.0  # byte/s, as if they were not measured yet
+    path_kind = PathKind.RELAYED
 
     def __init__(self, wire: Wire, own: PeerId, peer: PeerId) -> None:
         self._wire = wire

@@ -6,11 +6,14 @@ faster chain become standbys first, while the answer goes on, and then take over
 """
 
 from collections.abc import Collection, Sequence
+from heapq import nsmallest
+from itertools import combinations, product
 
 import trio
 
 from ....state.directory import Directory
-from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAUSE, MOVE_RATIO, MOVES
+from ....transport.identity import PeerId
+from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAIRED, MOVE_PAUSE, MOVE_RATIO, MOVES
 from ...routing.defaults import EXPECTED_TOKENS
 from ..choice import Choice
 from ..courier import Courier
@@ -19,6 +22,9 @@ from ..routing import Hop
 from .items import Faster
 from .standing import Standing
 from .talk import Talk
+
+Timed = tuple[tuple[Hop, ...], float]
+"""A chain, and its seconds for a token."""
 
 
 class Advancing:
@@ -72,7 +78,7 @@ class Advancing:
         paid = saved >= MOVE_PAUSE + self._standing.rebuild_s(talk, run, route)
         return route if paid else ()
 
-    async def _best(self, talk: Talk, run: GenerationRun) -> tuple[tuple[Hop, ...], float]:
+    async def _best(self, talk: Talk, run: GenerationRun) -> Timed:
         """Return the fastest chain of stages and replicas with known links, and its seconds for a
         token.
 
@@ -96,16 +102,35 @@ class Advancing:
             if _consists(chain, run.route, replicas):
                 seconds = self._choice.token_s(chain, talk.model)
                 best = (chain, seconds) if seconds < best[1] else best
-        for _ in range(2):
-            base, taken = best[0], {hop.peer for hop in best[0]}
-            for place, others in enumerate(replicas):
-                await trio.lowlevel.checkpoint()
-                for other in (each for each in others if each.peer not in taken):
-                    route = (*base[:place], other, *base[place + 1 :])
-                    seconds = self._choice.token_s(route, talk.model)
-                    if seconds < best[1] and self._choice.knows(route):
-                        best = route, seconds
+        return await self._changed(talk, best, replicas)
+
+    async def _changed(self, talk: Talk, best: Timed, replicas: Sequence[Collection[Hop]]) -> Timed:
+        """Return the fastest chain that differs from the best one in one place or two, or that one.
+
+        Two places are tried together: a stage and the next one may both be near each other and far
+        from the others. They are tried with the MOVE_PAIRED best replicas of each place.
+        """
+        base, found = best[0], list[list[tuple[int, Hop]]]()
+        taken = {hop.peer for hop in base}
+        for place, others in enumerate(replicas):
+            await trio.lowlevel.checkpoint()
+            timed = list[tuple[float, PeerId, Hop]]()
+            for other in (each for each in others if each.peer not in taken):
+                route = _with(base, (place, other))
+                timed.append((self._choice.token_s(route, talk.model), other.peer, other))
+                best = self._faster_of(best, route, timed[-1][0])
+            found.append([(place, other) for *_, other in nsmallest(MOVE_PAIRED, timed)])
+        for firsts, seconds in combinations(found, 2):
+            await trio.lowlevel.checkpoint()
+            for one, two in product(firsts, seconds):
+                if one[1].peer != two[1].peer:
+                    route = _with(base, one, two)
+                    best = self._faster_of(best, route, self._choice.token_s(route, talk.model))
         return best
+
+    def _faster_of(self, best: Timed, route: tuple[Hop, ...], seconds: float) -> Timed:
+        """Return the faster one of two chains: the best one, unless the other one is known."""
+        return (route, seconds) if seconds < best[1] and self._choice.knows(route) else best
 
     async def _may_return(self, talk: Talk, run: GenerationRun) -> bool:
         """Return whether the stages of the chain before the last move still serve their layers."""
@@ -124,6 +149,12 @@ class Advancing:
             if other.peer not in talk.left and self._courier.reaches(other.peer)
         ]
         return self._standing.nearest(talk, found)
+
+
+def _with(chain: Sequence[Hop], *changes: tuple[int, Hop]) -> tuple[Hop, ...]:
+    """Return a chain with other stages at some places."""
+    at = dict(changes)
+    return tuple(at.get(place, hop) for place, hop in enumerate(chain))
 
 
 def _consists(

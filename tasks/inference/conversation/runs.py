@@ -175,8 +175,12 @@ class OpenRuns:
         return [run.lose_standby(peer) for run in runs].count(True) > 0
 
     def _waits_for(self, peer: PeerId) -> bool:
-        """Return whether the peer is a stage of an open session."""
-        return any(peer in run.peers for run, _ in self.runs.values())
+        """Return whether the peer is a stage of an open session, or stands by for one. The link to
+        a standby carries nothing until it is needed."""
+        return any(
+            peer in run.peers or any(each.hop.peer == peer for each in run.standbys.values())
+            for run, _ in self.runs.values()
+        )
 
     def _link_lost(self, link: Link, code: str) -> None:
         for run, _ in self.runs.values():

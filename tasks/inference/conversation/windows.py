@@ -8,6 +8,7 @@ from ...drafting.defaults import AHEAD, WINDOW
 from ...drafting.drafter import Accuracy
 from ...drafting.sessions import Drafting
 from ...drafting.speculation import Speculation
+from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
 from ..session import SampledToken, SpanMessage, pack_tokens
@@ -18,8 +19,10 @@ from .talk import Talk
 class Windows:
     """Makes drafts for the sessions of one gateway, and sends them to the chains in windows."""
 
-    def __init__(self, courier: Courier, drafting: Drafting) -> None:
+    def __init__(self, courier: Courier, drafting: Drafting, choice: Choice) -> None:
+        """`choice` predicts what windows take."""
         self._courier = courier
+        self._choice = choice
         self.drafting = drafting
         """Guesses the next tokens of all answers, if it is on."""
 
@@ -37,7 +40,7 @@ class Windows:
             return
         run.speculation = self.drafting.begin(
             *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
-            talk.drafts,
+            *(talk.drafts, self._choice.window_prices(run, talk.model)),
         )
         await run.speculation.read(run.ids[: run.prompt])
         self._send(run)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ....transport.rates import Rate, Rates
-from ...defaults import DIALS, DIALS_IN_ALL
+from ...defaults import DIALS, DIALS_IN_ALL, LINKS_AHEAD
 from ...errors import SessionError
 from ..courier import Courier
 
@@ -21,6 +21,7 @@ class Meetings:
         self._host = host
         self._courier = courier
         self._dials = Rates(Rate(*DIALS), total=Rate(*DIALS_IN_ALL))
+        self._ahead = Rates(Rate(*LINKS_AHEAD))
 
     async def meet(self, gateway: PeerId, peers: Collection[PeerId]) -> None:
         """Establish the links to `peers` that are missing, for a gateway, and mark the others as
@@ -38,6 +39,16 @@ class Meetings:
                 await self._courier.meet(peer)
             else:
                 raise SessionError("busy", "this stage was asked to dial too many peers")
+
+    def expect(self, peers: Collection[PeerId]) -> None:
+        """Mark relayed links to members with adjacent layers as needed before a chain needs them:
+        only a few, the nearest ones first. A chain over a relay would look slow, so none would be
+        tried."""
+        spare = filter(self._courier.is_spare, peers)
+        for peer in sorted(spare, key=lambda each: (self._courier.round_trip(each) or 0.0, each)):
+            if not self._ahead.take(self._courier.peer, self._host.now()):
+                break
+            self._courier.need(peer)
 
     def _may_dial(self, gateway: PeerId) -> bool:
         """Count a dial for a gateway. Return whether it may be made."""

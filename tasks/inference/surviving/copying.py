@@ -106,7 +106,7 @@ class StageCopies:
             session.copying, self._copying = True, self._copying + 1
             try:
                 await self._meetings.meet(call.peer, (message.to,))
-                await self._copy(session, message)
+                await self._copy_all(session, message)
             except BaseException:
                 session.copied.pop(message.to, None)
                 raise
@@ -117,6 +117,16 @@ class StageCopies:
             return Refusal(error.code, error.message)
         except (CallRefused, LinkClosed) as error:  # the standby refuses, or has disappeared
             return Refusal("not-copied", error.message)
+
+    async def _copy_all(self, session: StageSession, message: Copy) -> None:
+        """Copy as `_copy`, from the beginning if the standby was opened again since the last copy:
+        it has nothing then."""
+        try:
+            await self._copy(session, message)
+        except CallRefused as error:
+            if error.code != "gap" or not session.copied.pop(message.to, 0):
+                raise
+            await self._copy(session, message)
 
     async def _copy(self, session: StageSession, message: Copy) -> None:
         """Send what the standby lacks, at most COPY_BYTES, one part after the other.

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.tasks.costs.chain import CostedStage, chain_times, window_times
+from shoal.tasks.costs.chain import CostedStage, chain_times, window_prices, window_times
 from shoal.tasks.costs.rates import LOCAL, DeviceRates, Efficiency, LinkRates
 from shoal.tasks.costs.seconds import step_seconds, transfer_seconds
+from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.costs.work import AttentionWork, EqualRows, ShardWork
 
 SHARD = ShardWork(
@@ -66,3 +67,16 @@ def test_several_windows_fit_into_a_chain_whose_links_are_slow() -> None:
     assert window.latency_s / window.interval_s > 5
     near = window_times([CostedStage(LAST, DEVICE, LOCAL)], LOCAL, 4, 1000)
     assert near.latency_s == near.interval_s
+
+
+def test_a_window_has_the_price_of_its_rows_at_each_stage_and_on_each_link() -> None:
+    stages = [ShardCosts(0.01, 0.001, 1e-6), ShardCosts(0.03, 0.002)]
+    near = window_prices(stages, [LOCAL, LOCAL], 1000, 0)
+    assert near == pytest.approx((0.043, 0.003, 0.032), rel=1e-3)
+    far = window_prices(stages, [HOME, HOME], 1000, 0)
+    assert far.round_s - near.round_s == pytest.approx(0.04 + 0.001, rel=0.1)
+    assert far.row_s - near.row_s == pytest.approx(0.001)
+    late = window_prices(stages, [LOCAL, LOCAL], 1000, 5000)
+    assert late.row_s - near.row_s == pytest.approx(0.005, rel=1e-2), "it attends to all before it"
+    slow = window_prices(stages, [replace(HOME, rate=1e4), HOME], 1000, 0)
+    assert slow.step_s == pytest.approx(0.1), "the link is slower than any stage"

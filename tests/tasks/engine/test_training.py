@@ -254,7 +254,7 @@ def test_the_time_of_passes() -> None:
     time.stepped(0.04, 0.04, background=False, now=1.0)
     assert time.unit_s(1.0) == 0.002 and time.unit_s(1.0 + PASS_TEXTS_S) == STEP_S
     assert time.has_credit
-    time.used(0.004)
+    time.used(0.006)
     assert not time.has_credit, "units may cost more than was earned"
     time.stepped(0.01, 0.001, background=False, now=2.0)
     assert time.unit_s(2.0) == PASS_UNIT_S and not time.has_credit

@@ -75,6 +75,26 @@ async def test_an_answer_stays_for_a_small_gain_or_for_guesses(
     assert len(await answered.answer()) == 1
 
 
+class Paired(Moved):
+    """One chain is faster than the first: that with other stages at the places 1 and 2."""
+
+    def token_s(self, chain: Sequence[Hop], model: Model) -> float:
+        pairs = zip((hop.peer for hop in chain), self.routes[0], strict=True)
+        changed = [place for place, (peer, first) in enumerate(pairs) if peer != first]
+        return 0.05 if changed == [1, 2] else 0.18 + 0.01 * len(changed)
+
+
+@pytest.mark.trio
+async def test_two_stages_are_replaced_together_if_one_alone_is_no_gain(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage and the next one are near each other, and far from those in the chain."""
+    first, second = await Paired(monkeypatch, 0.0).answer()
+    assert [one == other for one, other in zip(first, second, strict=True)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+
 @pytest.mark.trio
 async def test_a_move_that_fails_is_not_the_last_one(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch

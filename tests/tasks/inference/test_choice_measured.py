@@ -38,7 +38,7 @@ def test_right_drafts_do_not_make_a_chain_look_faster(rounds: float, expected: f
     run = GenerationRun(b"s" * 16, (), [1], 200, 0.0)
     run.times = times(*[0.1] * 20)
     run.speculation = SimpleNamespace(round_s=rounds)  # type: ignore[assignment]
-    assert run.round_s == pytest.approx(expected)
+    assert run.round_s == run.token_s == pytest.approx(expected)
 
 
 async def measured_after(**more: Any) -> tuple[MeasuredModel, tuple[Hop, ...]]:

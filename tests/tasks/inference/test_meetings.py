@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.tasks.defaults import DIALS
+from shoal.tasks.defaults import DIALS, LINKS_AHEAD
 from shoal.tasks.inference.session import Change, Close, Open, SessionSampling
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
@@ -128,5 +128,23 @@ async def test_a_gateway_cannot_make_a_stage_search_without_end(autojump_clock: 
         await trio.sleep(2 / DIALS[1])
         await open_to(members[-1])
         assert members[-1].peer in first.endpoint.needed
+
+    await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_few_links_are_searched_before_a_chain_needs_them(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+    first, most = swarm.stages[0], int(LINKS_AHEAD[0])
+    members = [Node(swarm, 20 + number, None).peer for number in range(most + 2)]
+
+    async def body(_: FakeSwarm) -> None:
+        for _look in range(3):
+            first.stage.expect(members)
+        assert len(first.endpoint.needed) == most
+        await trio.sleep(1 / LINKS_AHEAD[1])
+        first.stage.expect(members)
+        assert len(first.endpoint.needed) == most + 1
+        first.stage.expect([peer_of(200), first.peer])  # unlinked, and itself
 
     await swarm.run(body)

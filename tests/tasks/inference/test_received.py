@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.tasks.costs.chain import NO_PRICES
 from shoal.tasks.drafting.sessions import Drafting
 from shoal.tasks.drafting.speculation import DraftCounts
 from shoal.tasks.errors import SessionError
@@ -85,7 +86,7 @@ async def test_the_text_that_was_received_is_drafted(
     gateway.drafting = Drafting(fixed=(4, 2))
     assert await asked.code(received=asked.text, max_tokens=1) == "other-text"
     model = (await asked.model()).identity
-    drafts = gateway.drafting.begin("", model, 3, 999, DraftCounts())
+    drafts = gateway.drafting.begin("", model, 3, 999, DraftCounts(), NO_PRICES)
     await drafts.read([ord(letter) % VOCABULARY for letter in PROMPT])
     guesses = [token for window in drafts.windows() for token in window.tokens]
     assert len(guesses) > 4  # the first one is the last token of the prompt

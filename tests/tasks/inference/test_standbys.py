@@ -131,6 +131,21 @@ async def test_a_standby_takes_over_at_its_position(
         assert 0 < computed(spare) < 3 * BLOCK + TOKENS < len(PROMPT)
 
 
+@pytest.mark.trio
+async def test_the_links_to_standbys_do_not_rest(autojump_clock: object) -> None:
+    """They carry nothing for a while, and a link without use would end."""
+    answered = Answered()
+
+    async def deed() -> None:
+        await trio.lowlevel.checkpoint()
+        watches = answered.swarm.client.endpoint.watches
+        for stage, spare in map(answered.of, range(4)):
+            assert watches(stage.peer) and watches(spare.peer)
+        assert not watches(PeerId("other"))
+
+    await answered.run(deed, at=6.0)
+
+
 async def no_standby(answered: Answered) -> None:
     await trio.lowlevel.checkpoint()
     assert all(answered.of(place)[1].stage.sessions == 0 for place in range(4))
@@ -354,6 +369,25 @@ async def test_a_stage_copies_whole_blocks_to_its_standby(autojump_clock: object
         part = Part(SESSION, pair.client.peer, 0)
         late_part = await pair.ask(pair.stage, pair.standby, "session.part", part, b"late")
         assert late_part == "not-yours"  # it is a stage now
+
+    await pair.run(body)
+
+
+@pytest.mark.trio
+async def test_a_standby_that_was_opened_again_gets_all_copies(autojump_clock: object) -> None:
+    pair = Pair()
+
+    async def body() -> None:
+        copy = Copy(SESSION, 1, 0, pair.standby.peer, 90)
+        assert await pair.ask(pair.client, pair.stage, "session.copy", copy) == {"have": 32}
+        pair.standby.engine.lose_all()
+        pair.standby.engine.crashed = False
+        await pair.ask(pair.client, pair.standby, "session.open", pair.standing())
+        span = SpanMessage(SESSION, 1, 0, 40, 20, False, 0.0)
+        ids = pack_tokens([7] * 20)
+        pair.client.courier.post(pair.stage.peer, "session.span", span.header(), ids)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await pair.ask(pair.client, pair.stage, "session.copy", copy) == {"have": 48}
 
     await pair.run(body)
 
