@@ -367,7 +367,9 @@ def _is_pressing(entry: QueuedFrame) -> bool:
     """Return whether the loss of a frame must be noticed soon.
 
     The loss of posts and replies may be noticed later. A caller that waits for a reply has its own
-    call in flight, so it notices a dead path on its side.
+    call in flight, so it notices a dead path on its side. So does a link that a stream carries.
     """
+    if entry.flags & wire.LAZY:
+        return False
     lazy = entry.kind in (wire.POST, wire.REPLY, wire.REFUSAL, wire.CANCEL)
     return not lazy or entry.flags & wire.PRIORITY_MASK == Priority.ACTIVATION

@@ -219,7 +219,8 @@ class Outbox:
         ):
             kind, flags, ident, offset, head, payload = entry
             length = len(head) + len(payload)
-            pieces.append(wire.PREFIX.pack(length, kind, flags, len(head), received, ident, offset))
+            sent = flags & wire.WIRE_MASK
+            pieces.append(wire.PREFIX.pack(length, kind, sent, len(head), received, ident, offset))
             pieces.append(head)
             pieces.append(payload)
             size += wire.PREFIX_BYTES + length

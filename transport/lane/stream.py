@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..defaults import FRAME_PAYLOAD_BYTES
-from .frame import DATA, FIN, OPEN, RESET, Bytes, Fault, Frame, Priority, encode_code
+from .frame import DATA, FIN, LAZY, OPEN, RESET, Bytes, Fault, Frame, Priority, encode_code
 
 
 class QueuedFrame(NamedTuple):
@@ -68,6 +68,7 @@ class LaneStream:
         self.send_done = False  # FIN or RESET was sent
         self.receive_done = False  # FIN or RESET was received
         self.failed: str | None = None  # code of the RESET, if one was sent or received
+        self.carries_link = False  # whether it carries another link, which sends pings of its own
         self.lent = False  # whether it carries data that a relay forwards, which has its own cap
         self.held = 0  # bytes received but not read
         self._pieces: deque[memoryview] = deque()
@@ -153,7 +154,7 @@ class LaneStream:
 
     def _next_data(self, room: int) -> QueuedFrame:
         payload = self._take_piece(room) if self.queued else b""
-        offset, flags = self._sent, int(self.priority)
+        offset, flags = self._sent, int(self.priority) | (LAZY if self.carries_link else 0)
         self._sent += len(payload)
         if self.finishing and not self.queued:
             flags |= FIN

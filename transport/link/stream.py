@@ -53,6 +53,13 @@ class Stream:
         """
         self._core.narrow(window)
 
+    def carry_link(self) -> None:
+        """Mark that the stream carries another link, which notices itself when it is lost.
+
+        This link then sends no pings because of the stream's data.
+        """
+        self._core.carries_link = True
+
     def lend(self) -> None:
         """Count the stream's data towards a relay's caps, because this node forwards it for other
         peers."""

@@ -246,6 +246,7 @@ class RelayClient:
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
         stream.narrow(WINDOW_BYTES)
+        stream.carry_link()
         byte_stream = CircuitByteStream(stream, link.peer, voucher=link.address[0])
         self._circuits[byte_stream] = peer
         return byte_stream
@@ -261,6 +262,7 @@ class RelayClient:
         """
         relay, stream = incoming.peer, incoming.stream
         stream.narrow(WINDOW_BYTES)
+        stream.carry_link()
         link = self._endpoint.link(relay)
         asked = relay in self.reservations or relay in self._asking
         if link is None or not (asked or self._may_come_unasked(relay)):

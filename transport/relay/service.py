@@ -174,6 +174,7 @@ class RelayService:
         bytes until it ends."""
         near = incoming.stream
         near.narrow(WINDOW_BYTES)
+        near.carry_link()
         near.lend()
         source, target = incoming.peer, parse_peer_id(_text(incoming.header["peer"]))
         if not self.book.holds(target, self._host.now()):
@@ -260,6 +261,7 @@ class RelayService:
             near.reset("target-busy" if error.code == "busy" else "target-gone")
             return
         far.narrow(WINDOW_BYTES)
+        far.carry_link()
         far.lend()
         code: str | None = "source-gone"
         try:
