@@ -6,9 +6,12 @@ import pytest
 
 from shoal.transport.lane import frame as wire
 from shoal.transport.lane.connection import LaneConnection
-from shoal.transport.lane.frame import Priority
+from shoal.transport.lane.events import GrantedLimits
+from shoal.transport.lane.frame import Cutter, Priority
+from shoal.transport.lane.lane import Lane
 from shoal.transport.lane.queueing import INITIAL_BYTES, Yielding
 from shoal.transport.lane.stream import QueuedFrame
+from shoal.transport.limits import Limits
 
 
 def connection(*, yielding: bool = True) -> LaneConnection:
@@ -217,3 +220,20 @@ def test_the_tick_for_frames_in_flight_is_put_off_to_their_time() -> None:
     made.keep(QueuedFrame(wire.CALL, int(Priority.CONTROL), 2, 0, b"", b""), 0, 5.0)
     made.pong(7)
     assert made.ease(4.0) == made.look_at(5.0) < 5.0 + made.idle_s
+
+
+@pytest.mark.parametrize("circuit", [True, False])
+def test_data_of_a_circuit_causes_no_early_ping(circuit: bool) -> None:
+    """The link inside the circuit pings for itself. The mark of such frames is not sent."""
+    lane = Lane(dialled=True, limits=Limits(), remote=GrantedLimits(2**20, 2**20, 8), now=0.0)
+    made = lane.attach(0.0)
+    stream = lane.open("relay.connect", {}, Priority.ACTIVATION)
+    assert stream is not None
+    lane.take(made, 2**16, 0.1)
+    made.acknowledge(1)
+    stream.carries_link = circuit
+    stream.write(b"data")
+    lane.outbox.schedule(stream)
+    (sent,) = Cutter().feed(lane.take(made, 2**16, 0.2))
+    assert (sent.kind, sent.flags) == (wire.DATA, Priority.ACTIVATION)
+    assert (made.look_at(0.3) == inf) is circuit
