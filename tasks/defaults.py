@@ -225,7 +225,7 @@ FASTER_SETTLE = 60.0  # seconds that the reason for such a move must last
 FASTER_LOOK = 30.0  # seconds, at least, between two looks for such a move
 STEADY_TIME = 600.0  # seconds of serving the same layers after which a node relies on a stranger
 BACKING_TIME = 5.0  # seconds for which a node uses what it knows of the peers that it trusts
-LINKS_LOOK = 5.0  # seconds between two looks of a node whether its links have changed
+LINKS_LOOK = 10.0  # seconds between two looks of a node whether its links have changed
 LINKS_REPORTS = (3.0, 1 / 20)  # reports of its links: at once, and per second
 LINKS_AHEAD = (4.0, 1 / 600)  # relayed links to members with adjacent layers for which a node has a
 # direct path searched before a chain needs it: at once, and per second

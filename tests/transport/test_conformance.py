@@ -314,6 +314,8 @@ class PlainLane:
 async def plain_lane(port: int) -> AsyncIterator[PlainLane]:
     connection = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     with connection:
+        # The listener is silent until HELLO, so Nagle's algorithm would hold it back for 40 ms.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await connection.connect((LOOPBACK, port))
         lane = PlainLane(connection, b"p" * 32)
         with trio.fail_after(10):

@@ -148,13 +148,13 @@ class Accepting:
     async def _greet_lane(self, byte_stream: ByteStream, first: bytes) -> Connected | None:
         """Run TLS and the hello as the listener. Return None if the peer was refused."""
         secured = SecureStream(byte_stream, Tls(self._certificate, server=True, expect=None), first)
-        await secured.handshake()
+        await secured.handshake(hold=True)
         return await self._receive(secured)
 
     async def _receive(self, secured: SecureStream) -> Connected | None:
         """Run the listener's side of the hello. Return None if the peer was refused."""
         try:
-            return await self._hellos.receive(secured, self._links.refusal)
+            return await self._hellos.receive(secured, self._links.judge)
         except HelloRefused as refused:
             await self._hellos.refuse(secured, refused.code)
             return None

@@ -4,7 +4,7 @@ The dialler sends its hello first, with a proof that it may be let in. The liste
 own hello, or sends a code and closes the connection.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -123,7 +123,7 @@ class HelloExchange:
         )
 
     async def receive(
-        self, secured: SecureStream, decide: Callable[[Connected], str | None]
+        self, secured: SecureStream, decide: Callable[[Connected], Awaitable[str | None]]
     ) -> Connected:
         """Run the listener's side of the exchange.
 
@@ -135,7 +135,7 @@ class HelloExchange:
         peer = secured.tls.peer
         admitted, secret = self._judge(hello, secured)
         connected = Connected(secured, peer, hello, admitted, False, early)
-        code = decide(connected)
+        code = await decide(connected)
         if code is not None:
             raise HelloRefused(code)
         token = None

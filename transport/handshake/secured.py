@@ -142,8 +142,11 @@ class SecureStream:
         """Whether the kernel has not accepted all bytes yet. Only `drain` may send then."""
         return self._rest is not None
 
-    async def handshake(self) -> None:
+    async def handshake(self, *, hold: bool = False) -> None:
         """Run TLS until both ends are authenticated.
+
+        With `hold`, the last bytes of this side are not sent yet: they leave with its next `send`,
+        in one packet.
 
         Raises TransportError if TLS fails, and PathLost if the connection breaks.
         """
@@ -151,6 +154,8 @@ class SecureStream:
             await self._meet()
         while True:
             self._queue_outgoing()
+            if hold and self.tls.established:
+                return
             await self.drain()
             if self.tls.established:
                 return
@@ -228,7 +233,8 @@ class SecureStream:
     def send(self, plaintext: bytes) -> None:
         """Encrypt bytes, and pass to the kernel as many as it accepts.
 
-        Must not be called while `blocked`. Raises PathLost if the connection is broken.
+        Must not be called while `blocked`, except once after a `handshake` with `hold`. Raises
+        PathLost if the connection is broken.
         """
         try:
             self.tls.write(plaintext)
@@ -380,7 +386,7 @@ async def secure(
         turn=lambda: Tls(certificate, server=True, expect=expect),
     )
     try:
-        await secured.handshake()
+        await secured.handshake(hold=True)
     except PathLost:
         secured.close()
         raise DialFailed.unreachable(name, "it hung up during the handshake") from None

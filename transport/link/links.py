@@ -159,6 +159,17 @@ class Links:
         self._proving[peer] = trio.Event()
         return _Proving(self._proving, peer)
 
+    async def judge(self, connected: Connected) -> str | None:
+        """Return the code with which to refuse an admitted peer, or None to accept it.
+
+        A further path may arrive before the hello by which the peer has accepted the link, because
+        that comes on another connection. It waits for the end of this node's own dial.
+        """
+        peer, further = connected.peer, connected.hello.resume is not None
+        while further and self.link(peer) is None and peer in self._proving:
+            await self._proving[peer].wait()
+        return self.refusal(connected)
+
     def refusal(self, connected: Connected) -> str | None:
         """Return the code with which to refuse an admitted peer, or None to accept it.
 

@@ -9,8 +9,12 @@ import pytest
 import trio
 
 from shoal.transport.bytestream import TcpByteStream
+from shoal.transport.handshake.certificate import Certificate
+from shoal.transport.handshake.secured import SecureStream
+from shoal.transport.handshake.tls import Tls
 from shoal.transport.host.real import RealHost
-from tests.transport.fleet import make_node, running, until
+from shoal.transport.identity import Identity
+from tests.transport.fleet import LOOPBACK, make_node, running, until
 
 pytestmark = pytest.mark.trio
 
@@ -77,3 +81,41 @@ async def test_both_ends_learn_why_it_ended() -> None:
         b.scope.cancel()
         await until(lambda: len(a.lost) == 2)
         assert a.lost == ["enough", "closed"]
+
+
+class Counted(TcpByteStream):
+    """A byte stream that counts its writes."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        super().__init__(stream)
+        self.writes = 0
+        self._write, self.write_ready = self.write_ready, self._count
+
+    def _count(self, data: memoryview) -> int:
+        self.writes += 1
+        return self._write(data)
+
+
+async def test_the_end_of_tls_leaves_with_the_hello() -> None:
+    """Each new connection costs either side one packet less, and the peer its acknowledgement."""
+    (listener,) = await trio.open_tcp_listeners(0, host=LOOPBACK)
+    dialled = await trio.open_tcp_stream(LOOPBACK, listener.socket.getsockname()[1])
+    near, far = Counted(dialled), Counted(await listener.accept())
+    names = [Certificate.generate(Identity.from_seed(bytes([n]) * 32), RealHost()) for n in (1, 2)]
+    client = SecureStream(near, Tls(names[0], server=False, expect=None))
+    server = SecureStream(far, Tls(names[1], server=True, expect=None))
+
+    async def dial() -> None:
+        await client.handshake(hold=True)
+        client.send(b"hello")
+        assert bytes(await client.receive()) == b"answer"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dial)
+        await server.handshake(hold=True)
+        assert bytes(server.early() or await server.receive()) == b"hello"
+        server.send(b"answer")
+    assert (near.writes, far.writes) == (2, 2)
+    client.close()
+    server.close()
+    await listener.aclose()
