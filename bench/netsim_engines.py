@@ -57,6 +57,7 @@ class Swarm:
     def __init__(self, count: int) -> None:
         self.trace = Trace()
         self.world = World(1, trace=self.trace)
+        self.world.patience = 0  # the process waits for its copies as long as they take
         self.hosts = [self.world.host(f"n{number}", link=HOME) for number in range(count)]
         self.servers: list[DaemonHandle] = []
         self.others: list[DaemonHandle] = []
