@@ -101,10 +101,9 @@ def test_penalties_count_the_same_tokens_after_a_crash(stages: int) -> None:
         else:
             *computing, asker = await three(world)
         plain, _ = await answer(asker)
-        for _ in range(4):  # later answers are guessed from these
-            await answer(asker, None, **PENALTIES)
-        text, took = await answer(asker, None, **PENALTIES)
-        assert text != plain
+        answers = [await answer(asker, None, **PENALTIES) for _ in range(5)]
+        (text,) = {each for each, _ in answers} - {plain}
+        took = min(seconds for _, seconds in answers)  # later ones are guessed from the first
         for part in (0.2, 0.5):
             for daemon in computing:
                 again, longer = await answer(asker, {part * took: daemon}, **PENALTIES)
