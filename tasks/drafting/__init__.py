@@ -4,6 +4,5 @@
 computing, `speculation.py` joins them at the gateway, and `inputs.py` decides at the first stage
 what is computed.
 
-Public: `Drafting`, `Speculation`, `Inputs`, `DraftCounts`. Imports only
-`costs/`.
+Public: `Drafting`, `Speculation`, `Inputs`, `DraftCounts`. Imports only `costs/`.
 """

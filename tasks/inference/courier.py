@@ -137,9 +137,8 @@ class Courier:
 
     def is_spare(self, peer: PeerId) -> bool:
         """Return whether the peer has a relayed link that no component has needed yet."""
-        link = self._endpoint.link(peer) if peer != self.peer and self._need is not None else None
-        relayed = link is not None and link.path_kind is PathKind.RELAYED
-        return relayed and link is not None and not link.needed
+        link = self._endpoint.link(peer) if peer != self.peer else None
+        return link is not None and link.path_kind is PathKind.RELAYED and not link.needed
 
     def need(self, peer: PeerId) -> None:
         """Mark the link to a peer as needed. Nodes that only know each other may stay relayed where

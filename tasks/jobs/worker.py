@@ -386,7 +386,8 @@ class Worker:
             except ShoalError as error:
                 why = failed(getattr(error, "code", None) or "failed", error.message)
                 absent = why.error == "no-source" and not self.crew.is_live(work.job.author)
-                # A node that takes a job over may end soon. The author of an input has it.
+                # The node that takes a moved job over may end soon, and the author of a job has its
+                # input.
                 if why.error == MOVED or why.error in NOT_NOW or absent:
                     work.failed = False
                     return None

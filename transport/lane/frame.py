@@ -48,7 +48,7 @@ PRIORITY_MASK: Final = 0x03
 MORE: Final = 0x04  # further PARTs of this message follow
 OF_REPLY: Final = 0x08  # this PART belongs to a reply, not to a call
 FIN: Final = 0x10  # this is the last DATA of the sender's direction
-LAZY: Final = 0x80  # never sent: nobody waits for the acknowledgement of this queued frame
+LAZY: Final = 0x80  # never sent: the loss of this queued frame may be noticed later
 WIRE_MASK: Final = 0x7F
 
 
