@@ -386,6 +386,7 @@ def test_a_node_with_enough_links_looks_only_at_the_members_that_it_has_lost(
         roster.linked(peer, Nearness.PUBLIC)
         roster.unlinked(peer, 1.0)
     roster.linked(four, Nearness.PUBLIC)
+    assert roster.has_lost(three) and not roster.has_lost(four)
     looked_at = list[PeerId]()
 
     def counts(peer: PeerId) -> bool:

@@ -520,3 +520,20 @@ async def test_a_slow_link_gets_small_parts_with_pauses(
         assert times[1] - times[0] >= 0.4  # it rested as long as the part took
 
     await pair.run(body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("have", "ready"), [(33, True), (32, False)])
+async def test_a_move_does_not_wait_for_the_blocks_that_the_answer_just_fills(
+    have: int, ready: bool
+) -> None:
+    """Copies have whole blocks only, and the answer is at position 64."""
+    old, new = (Hop(PeerId(name), Parts(False, 2, 4, True), "float32") for name in ("old", "new"))
+    standby = SimpleNamespace(hop=new, have=have, ready=True)
+    run: Any = SimpleNamespace(route=(old,), standbys={0: standby}, computed=64)
+    able: Any = SimpleNamespace(_rebuild_s=lambda *_: 9.0)
+    talk: Any = None
+    assert await standing.Standing.prepare(able, talk, run, (new,)) is ready
+    standby.ready = False
+    assert not await standing.Standing.prepare(able, talk, run, (new,))
+    await trio.lowlevel.checkpoint()

@@ -370,6 +370,8 @@ async def test_a_job_that_did_not_fail_may_come_back_before_its_lease(
     async with desk() as made:
         made.runner.errors = [SessionError(code, "not now")]
         job = made.state.submit(0)
+        await trio.sleep(WORK + 3)
+        assert made.stands(job) is JobState.OPEN, "other nodes may take it now"
         await trio.sleep(2 * WORK + state_defaults.CLAIM_PAUSE + 8)
         assert made.stands(job) is JobState.DONE
 
