@@ -64,6 +64,7 @@ SERVED_FOR = 2.0  # seconds for which the list of served models is cached
 
 # Replication of inputs and outputs.
 REPLICATE_TIME = 20.0  # seconds in which another node stores a job and its input
+REPLICATE_FIND = 5.0  # seconds for which the first node that does jobs is waited for
 REPLICATE_COPIES = 3  # nodes that store the input of a job, besides its author
 REPLICATE_MORE = 5.0  # seconds for the others after the first one has stored it
 REPLICATE_ASKED = 6  # nodes that are asked to store one blob
@@ -77,7 +78,7 @@ REPLICATE_RATE = (
 )  # MiB of one peer stored for others: at once, and per second
 REPLICATE_TOTAL = (512.0, 0.5)  # MiB of all peers together, because peers cost nothing
 REPLICATE_CLAIM_TIME = 5.0  # seconds for which an output waits until its claimant's claim is here
-REPLICATE_LOOK = 0.25  # seconds between two checks for a job that is to arrive
+REPLICATE_LOOK = 0.25  # seconds between two checks for a job, or a node, that is to come
 KEPT_AFTER = 3600.0  # seconds for which inputs are kept after their author's last job
 
 # Disk space for the blobs of other nodes' jobs.

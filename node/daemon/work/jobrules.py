@@ -38,6 +38,10 @@ class JobRules:
         members, own = self._state.views.members, self._own
         return [p for p in self._directory.members() if p != own and does_jobs(members, p)]
 
+    def is_alone(self) -> bool:
+        """Return whether this node knows no other live member of its swarm."""
+        return not self._directory.members().keys() - {self._own}
+
     def serving(self, root: str) -> frozenset[PeerId]:
         """Return the live peers that serve a part of the model with this root."""
         members = self._directory.members().items()

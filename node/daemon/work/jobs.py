@@ -50,7 +50,11 @@ class Working:
         rules, shelf = tools.rules, tools.shelf
         jobs = state.views.jobs
         stores = ReplicationTerms(
-            rules.helpers, rules.serving, rules.stores_for, tools.models.works_for
+            rules.helpers,
+            rules.is_alone,
+            rules.serving,
+            rules.stores_for,
+            tools.models.works_for,
         )
         self.replication = JobReplication(host, network.courier, jobs, shelf, stores)
         """Replication of jobs, their inputs and their outputs."""

@@ -43,7 +43,8 @@ class OwnReplication:
     async def confirm(self, jobs: Sequence[str]) -> bool:
         """Have other nodes store jobs with their rows. Return whether they have all of them.
 
-        `jobs` are in the order of submission. This takes REPLICATE_TIME and REPLICATE_MORE at most.
+        `jobs` are in the order of submission. This takes REPLICATE_FIND, REPLICATE_TIME and
+        REPLICATE_MORE at most.
         """
         few = trio.CapacityLimiter(defaults.REPLICATE_AT_ONCE)
         pieces = [self._last_piece(job) for job in jobs]
@@ -63,6 +64,7 @@ class OwnReplication:
 
         self._asking.update(jobs)
         try:
+            await self._replication.wait_for_helper()
             with trio.move_on_after(defaults.REPLICATE_TIME + defaults.REPLICATE_MORE):
                 async with trio.open_nursery() as nursery:
                     for at, piece in enumerate(pieces):

@@ -63,6 +63,8 @@ class ReplicationTerms:
 
     helpers: Callable[[], Sequence[PeerId]]
     """Returns the live peers that do jobs."""
+    is_alone: Callable[[], bool]
+    """Returns whether this node knows no other live member of its swarm."""
     serving: Callable[[str], Container[PeerId]]
     """Returns the live peers that serve a part of the model with a root."""
     keeps: Callable[[PeerId], bool]
@@ -139,6 +141,14 @@ class JobReplication:
         except (CallRefused, LinkClosed) as error:
             return ReplicationRefusal(peer, error.code, error.message)
         return None
+
+    async def wait_for_helper(self) -> None:
+        """Wait for a short time for the first peer that does jobs. A node that has just joined
+        knows the other members before it knows what they do, and they say that they do jobs only
+        once they serve a model."""
+        with trio.move_on_after(defaults.REPLICATE_FIND):
+            while not self._terms.helpers() and not self._terms.is_alone():
+                await trio.sleep(defaults.REPLICATE_LOOK)
 
     def helpers(self) -> Sequence[PeerId]:
         """Return the live peers that do jobs."""

@@ -118,6 +118,36 @@ async def test_the_last_refusal_is_told_with_what_to_do(world: World, code: str,
         assert trouble.hint and hint in trouble.hint and "keep this node running" in trouble.hint
 
 
+async def test_a_member_that_soon_does_jobs_is_waited_for(world: World) -> None:
+    async with author(world) as made:
+        made.helpers.clear()
+        made.node.is_alone = False
+        (job,) = await made.submit([spec()])
+        made.spread()
+
+        async def later() -> None:
+            await trio.sleep(2)
+            made.helpers.append(OTHER)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            assert await made.own.confirm([job])
+        assert made.own.trouble([job]) is None
+
+
+@pytest.mark.parametrize(("is_alone", "least", "most"), [(True, 0.0, 0.1), (False, 5.0, 5.5)])
+async def test_only_a_node_with_company_waits_for_one_that_does_jobs(
+    world: World, is_alone: bool, least: float, most: float
+) -> None:
+    async with author(world) as made:
+        made.helpers.clear()
+        made.node.is_alone = is_alone
+        (job,) = await made.submit([spec()])
+        began = trio.current_time()
+        assert not await made.own.confirm([job])
+        assert least <= trio.current_time() - began <= most
+
+
 async def test_without_other_nodes_that_is_told(world: World) -> None:
     async with author(world) as made:
         made.helpers.clear()

@@ -61,6 +61,7 @@ class Node:
     def __init__(self, helpers: list[PeerId] | None = None, shelf: Shelves | None = None) -> None:
         self.jobs, self.shelf, self.courier = Jobs(), FakeShelf(), FakeCourier()
         self.kept_for = {AUTHOR}
+        self.is_alone = True
         self.serving = set[PeerId]()
         self.replication = JobReplication(
             cast(Host, FakeHost()),
@@ -69,6 +70,7 @@ class Node:
             shelf or self.shelf,
             ReplicationTerms(
                 lambda: helpers or [],
+                lambda: self.is_alone,
                 lambda root: self.serving,
                 keeps=lambda peer: peer in self.kept_for,
                 works_for=lambda root: root == MODEL,
