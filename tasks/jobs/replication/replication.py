@@ -147,7 +147,7 @@ class JobReplication:
         knows the other members before it knows what they do, and they say that they do jobs only
         once they serve a model."""
         with trio.move_on_after(defaults.REPLICATE_FIND):
-            while not self._terms.helpers() and not self._terms.is_alone():
+            while not self._terms.helpers() and not self._terms.is_alone():  # noqa: ASYNC110
                 await trio.sleep(defaults.REPLICATE_LOOK)
 
     def helpers(self) -> Sequence[PeerId]:
