@@ -237,7 +237,8 @@ class Runner:
             rows = job.count - job.done
             if job.decode:
                 self.scheduler.groups.came(session.share, self._clock())
-            self.scheduler.want(session.share, rows, job.position, decode=job.decode)
+            more = bool(session.waiting)
+            self.scheduler.want(session.share, rows, job.position, decode=job.decode, more=more)
 
     def step(self) -> None:
         """Compute the rows that the scheduler chooses, all of one shard."""
