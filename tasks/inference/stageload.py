@@ -25,8 +25,8 @@ from ..errors import SessionError
 from ..routing.affinity import Prefix
 from ..routing.defaults import ADMISSION_WAIT, PROBE_NAMES, RETRY_LEAST, RETRY_MOST
 from ..routing.waiting import Pending, seconds_until_room
+from .messages import Open, Probe, StageLoad
 from .serving.stagesession import ServedShard, StageSession
-from .session import Open, Probe, StageLoad
 from .stagesessions import StageSessions
 from .surviving.recovery import FULL
 

@@ -16,7 +16,7 @@ import trio
 from ...state.views.jobs import Claim, Job
 from ...transport.errors import ShoalError
 from ..errors import NoRoute
-from ..inference.routing import Members
+from ..inference.shards import Members
 from . import defaults
 from .crew import IdleTime
 from .errors import BadSpec, Unsealable

@@ -35,9 +35,9 @@ from ...engine.kv.parts import KvShape, range_of
 from ...errors import SessionError
 from ...message import HeaderMessage
 from ..courier import Courier
+from ..messages import EpochMessage, SessionMessage
 from ..serving.meetings import Meetings
 from ..serving.stagesession import StageSession
-from ..session import EpochMessage, SessionMessage
 from ..stagesessions import StageSessions
 
 _PART_MOST: Final = KV_PART_BYTES + (1 << 20)  # bytes of a part with its header, at most
