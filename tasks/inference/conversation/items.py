@@ -42,7 +42,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """A chain that is faster than the session's. The stages that it has instead are standbys now."""
+    """A chain that is faster than the session's. Stages that only it has are standbys now."""
 
     chain: tuple[Hop, ...]
 
