@@ -311,9 +311,10 @@ class Hub:
                 f"the hub at {self._host} stopped sending",
                 hint="repeat the command: it continues where it stopped",
             )
+        words = getattr(reason, "strerror", None) or str(reason)
         return ModelError(
             "hub-unreachable",
-            f"the hub at {self._host} cannot be used: {ascii(str(reason))[:200]}",
+            f"the hub at {self._host} cannot be reached: {ascii(words)[1:-1][:200]}",
             hint="check the network, then repeat the command: it continues where it stopped",
         )
 
