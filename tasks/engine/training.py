@@ -183,7 +183,7 @@ class Training:
         return self._used + max(works, default=0)
 
     def requests(self) -> Mapping[str, Request]:
-        """Return what answers each frame about tunings."""
+        """Return the handlers of the requests about tunings, by name."""
         return {"tune-open": self.open, "tune-set": self.set, "tune-close": self.close}
 
     def open(self, header: Header, payload: memoryview) -> Result:

@@ -32,7 +32,7 @@ from .surviving.recovery import FULL
 
 
 class StageLoads:
-    """The loads of a node's shards, for gateways that ask. Each may ask so often as it can open
+    """The loads of a node's shards, for gateways that ask. Each may ask as often as it can open
     sessions."""
 
     def __init__(self, host: Host, sessions: StageSessions) -> None:

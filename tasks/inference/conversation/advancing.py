@@ -82,10 +82,10 @@ class Advancing:
         """Return the fastest chain of stages and replicas with known links, and its seconds for a
         token.
 
-        If the last move was a mistake, that is the chain before it, whatever others seem to be.
-        Else it was measured, or differs in one place or two from the present one: others are
-        reached by further moves. Other tasks run between the places: a long chain with many
-        replicas would stall them.
+        If the last move was a mistake, that is the chain before it, however fast others seem.
+        Otherwise only two kinds of chains are compared: those that were measured, and those that
+        differ from the present one in one or two places. Further moves reach the others. Other
+        tasks run between the places, because a long chain with many replicas would stall them.
         """
         best = run.chain, self._choice.token_s(run.chain, talk.model)
         if talk.moved_from and await self._may_return(talk, run):
@@ -105,7 +105,7 @@ class Advancing:
         return await self._changed(talk, best, replicas)
 
     async def _changed(self, talk: Talk, best: Timed, replicas: Sequence[Collection[Hop]]) -> Timed:
-        """Return the fastest chain that differs from the best one in one place or two, or that one.
+        """Return the fastest chain: the best one, or one that differs from it in one or two places.
 
         Two places are tried together: a stage and the next one may both be near each other and far
         from the others. They are tried with the MOVE_PAIRED best replicas of each place.
@@ -129,7 +129,7 @@ class Advancing:
         return best
 
     def _faster_of(self, best: Timed, chain: tuple[Hop, ...], seconds: float) -> Timed:
-        """Return the faster one of two chains: the best one, unless the other one is known."""
+        """Return the faster one of two chains. Only one with known links replaces the best one."""
         return (chain, seconds) if seconds < best[1] and self._choice.knows(chain) else best
 
     async def _may_return(self, talk: Talk, run: GenerationRun) -> bool:

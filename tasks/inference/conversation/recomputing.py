@@ -1,4 +1,4 @@
-"""Recomputes an answer that another node says to have generated.
+"""Recomputes an answer that another node claims to have generated.
 
 The tokens of the answer are sent as drafts, so that a chain computes many positions in one pass. At
 each position the head chooses a token as it always does. The answer is right if that is the token

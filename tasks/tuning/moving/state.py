@@ -194,8 +194,8 @@ class Vault:
     async def hold(self, job: str, saved: Saved, author: str, *, for_peer: bool = False) -> None:
         """Let a checkpoint be the latest of a job. Delete what nothing else here needs.
 
-        If that is done `for_peer`, which has asked for it, raises JobsDiskFull if there is no room
-        to keep it, and ModelError if a part of it was evicted meanwhile.
+        `for_peer` says that a peer has asked for it. Then this raises JobsDiskFull if there is no
+        room to keep it, and ModelError if a part of it was evicted meanwhile.
         """
         await self._shelf.pin(saved.roots, author, for_peer=for_peer)
         before = self._latest.get(job)
