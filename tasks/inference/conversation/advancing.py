@@ -71,14 +71,14 @@ class Advancing:
         if not now_s or not left:
             return ()
         self._choice.measure(run, talk.model)
-        chain, then_s = await self._best(talk, run)
+        chain, then_s = await self.best(talk, run)
         saved = left * measured * (1 - then_s / now_s)
         if then_s > MOVE_RATIO * now_s or chain == run.chain:
             return ()
         paid = saved >= MOVE_PAUSE + self._standing.rebuild_s(talk, run, chain)
         return chain if paid else ()
 
-    async def _best(self, talk: Talk, run: GenerationRun) -> Timed:
+    async def best(self, talk: Talk, run: GenerationRun) -> Timed:
         """Return the fastest chain of stages and replicas with known links, and its seconds for a
         token.
 

@@ -145,7 +145,7 @@ class Standing:
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""
-        hop = self._candidate(talk, run, run.chain[place])
+        hop = self.candidate(talk, run, run.chain[place])
         return hop is not None and await self._open(talk, run, place, hop)
 
     async def _open(self, talk: Talk, run: GenerationRun, place: int, hop: Hop) -> bool:
@@ -160,7 +160,7 @@ class Standing:
                 await self._give_up(talk, run, standby)
         return run.standbys.get(place) is standby
 
-    def _candidate(self, talk: Talk, run: GenerationRun, hop: Hop) -> Hop | None:
+    def candidate(self, talk: Talk, run: GenerationRun, hop: Hop) -> Hop | None:
         """Return the replica of a stage that may stand by for it, or None: one that is linked, with
         which the chain would be fastest."""
         used = {*run.peers, *(each.hop.peer for each in run.standbys.values())}
