@@ -34,7 +34,7 @@ class Output:
     """One parameter of the converted model.
 
     `layout` is None for floats, which are stored as `dtype`. `pieces` yields the tensors that
-    store it, some rows at a time, each by the end of its name.
+    store it, some rows at a time, by what follows the parameter's name in theirs.
     """
 
     role: str
