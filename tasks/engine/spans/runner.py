@@ -5,7 +5,6 @@ shards (shard.py) do the computing.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any
 
 from ..defaults import REFERENCE_PART, REFERENCE_SAVED
 from ..errors import EngineError
@@ -21,7 +20,7 @@ from ..session import AnsweredSpan, Session, SpanInProgress
 from ..shard import Piece, StepStopped, Stop
 from ..training import Training
 from ..wire import Header
-from .answers import FrameOutput, StoredAnswers
+from .answers import Done, FrameOutput, SpanAnswers
 from .checks import check
 from .room import Room
 
@@ -50,7 +49,7 @@ class Runner:
         self._stop = stop
         self._by_share: dict[Share, Session] = {}
         groups, retries = self.scheduler.groups, self._may_retry
-        self.answers = StoredAnswers(output, groups, clock, retries)
+        self.answers = SpanAnswers(output, groups, clock, retries)
         self._reference_s = 0.0  # owed for steps without the native kernels; negative: saved up
         self._repaid_at = clock()
         self.room = Room(
@@ -270,7 +269,7 @@ class Runner:
             outputs = iter(model.forward(pieces, stop))
         except StepStopped:
             return  # a later step computes the same rows
-        done: list[tuple[Session, SpanInProgress, list[Any]]] = []
+        done: Done = []
         for session, rows in work:
             job = session.job
             assert job is not None  # nothing else has run since
