@@ -38,7 +38,7 @@ class LowRank:
     end: int
 
     def add(self, out: torch.Tensor, x: torch.Tensor) -> None:
-        """Add the change for the inputs `x` to the outputs `out`, which may have fewer rows."""
+        """Add the change for the inputs `x` to the outputs `out` of the first rows, or of all."""
         out[:, self.first : self.end] += self.up(self.down(x))[: len(out)]
 
 

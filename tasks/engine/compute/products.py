@@ -167,7 +167,7 @@ def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = T
 
 
 def torch_linear(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
-    """Return the same without the native kernels."""
+    """Return what `linear_of` does, without the native kernels."""
     if pack and packs(weight.dtype, weight.device.type):
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
         return BlockedLinear(blocked, (int(weight.shape[0]), int(weight.shape[1])), bias)

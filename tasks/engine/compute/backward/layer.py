@@ -5,7 +5,6 @@ with the results of the products, only cheap operations and attention are comput
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
@@ -18,8 +17,6 @@ from .low_rank import Changes
 from .matrices import Frozen, frozen
 from .pacing import PassSpeed, Work, product, reverse
 from .pointwise import FrozenNorm, HeadRotation, activated, activation_reverse
-
-NO_CHANGES: Final[Changes] = {}
 
 
 @dataclass(slots=True)

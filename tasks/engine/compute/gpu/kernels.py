@@ -2,7 +2,7 @@
 
 Shapes: T rows of a step, N outputs and K inputs of a matrix, S parts of a sum. A product of few
 rows has the sums of S parts of its inputs as result, in float32; the kernel that uses it adds them
-in their order and rounds once. Roundings are those of the torch code (`llama.py`).
+in their order and rounds once. Roundings are those of the torch code (`layers.py`).
 """
 
 # Triton compiles the source of these functions. Their parameters of type `tl.constexpr` are known

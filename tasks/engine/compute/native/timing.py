@@ -21,8 +21,8 @@ not depend on others, are worth some time; and a short measurement errs."""
 
 
 def slower(kernels: Kernels, dtype: torch.dtype) -> float | None:
-    """Return how many times as long as torch the kernels take with matrices of a dtype, if that is
-    too much."""
+    """Return the kernels' time with matrices of a dtype, as a multiple of torch's. None: it is not
+    above MOST_TIMES."""
     weight = torch.full((_OUTPUTS, _INPUTS), 1 / 64).to(dtype)
     ours, theirs = dense(kernels, weight, None), torch_linear(weight, None)
     worst = max(time_ratio(ours, theirs, torch.ones(rows, _INPUTS, dtype=dtype)) for rows in _ROWS)
