@@ -98,6 +98,35 @@ def test_the_second_run_is_served_by_the_other_replica_with_fetched_kv(private: 
     run(body)
 
 
+class SilentEngine:
+    """Never gives what it has computed."""
+
+    async def read_kv(self, source: Any, part: KvRange, form: KvForm) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+def test_a_provider_that_gives_nothing_makes_the_answer_hardly_later() -> None:
+    async def body(world: World) -> None:
+        daemons = await replicas(world)
+        *both, asker = daemons
+        seconds, texts = [], []
+        for _ in range(2):
+            began = trio.current_time()
+            answer = await asker.generate(LONG, raw=True, max_tokens=8)
+            seconds.append(trio.current_time() - began)
+            texts.append(answer["text"])
+            await trio.sleep(3)
+            (served,) = [each for each in both if len(provider(each).store)][:1]
+            engine: Any = SilentEngine()
+            provider(served)._engine = engine
+            served.node.stage.withdraw()
+        assert texts[0] == texts[1] and seconds[1] < 1.07 * seconds[0]
+        assert any(connector(each).rates for each in both), "it was asked"
+
+    run(body)
+
+
 class LyingEngine:
     """Gives other numbers than those that it has computed, and signs them."""
 
