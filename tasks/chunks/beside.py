@@ -57,7 +57,8 @@ class BesideFetch(ChunkFetch):
         self._carried = [(self._began, link.carried)]
         self._first_carried = link.carried
         self._asked = 0  # bytes
-        self._came = 0  # bytes of the parts that have arrived in order
+        self._came = 0  # bytes of the parts that were answered, in order …
+        self._right = 0  # … and not refused
         self._coming: Run = plan.stop, plan.stop  # the run that is on the way
         self._lack = 0  # bytes of it that have not arrived
         self._gone_from = plan.last  # the first chunk that the provider does not have
@@ -75,11 +76,11 @@ class BesideFetch(ChunkFetch):
         gets a moment, and then all that it has saved.
         """
         plan = self._plan
-        chunks = self._came // plan.chunk_bytes
+        chunks = self._right // plan.chunk_bytes
         place = max(plan.start, plan.stop - chunks * CHUNK)
         paid, moment = (1.0, CHUNK_NEAR) if self._near else (CHUNK_PAID, 0.0)
         complete = moment + paid * compute_seconds(plan.costs, place, plan.stop)
-        part = (self._came / plan.chunk_bytes - chunks) * CHUNK
+        part = (self._right / plan.chunk_bytes - chunks) * CHUNK
         begun = compute_seconds(plan.costs, max(plan.start, place - int(part)), place)
         return complete + min(paid * begun, CHUNK_HEAD * whole)
 
@@ -146,6 +147,7 @@ class BesideFetch(ChunkFetch):
                 self._lack -= size
                 room.release()
                 if pending.error is None:
+                    self._right += size
                     await writing.acquire()
                     nursery.start_soon(self._bring, pending, writing, nursery.cancel_scope)
                 elif isinstance(pending.error, WrongPart):
@@ -198,7 +200,7 @@ class BesideFetch(ChunkFetch):
                 continue
             if _grows(self._carried):
                 continue
-            # What has arrived of parts that are not complete yet counts too.
+            # Bytes of parts that are not complete yet count too.
             partly = max(0, link.carried - self._first_carried - self._came)
             left = max(0, self._lack - min(partly, self._asked - self._came)) / self.rate
             until = compute_seconds(plan.costs, self.length, self._coming[0])

@@ -204,7 +204,7 @@ class ChunkConnector:
         if plan is None:
             return False
         wanted.asked(link.peer)
-        self.engine.expect_kv(wanted.session, True)  # forget what others have sent in vain
+        self.engine.expect_kv(wanted.session, True)  # forget incomplete runs of others
         near = link.status.path in _NEAR
         fetch = BesideFetch(self._host, self._own, link, self.engine, plan, near=near)
         if ready.is_set():

@@ -25,7 +25,7 @@ from .answers import FrameOutput, StoredAnswers
 from .checks import check
 from .room import Room
 
-_SKIPPABLE = ("token", "hidden")  # of a shard that is alone: nobody needs its hidden states
+_SKIPPABLE = ("token", "hidden")  # of a shard that is alone: its hidden states go nowhere
 
 
 class Runner:

@@ -156,7 +156,7 @@ async def test_both_meet_and_take_less_time_than_either(autojump_clock: object) 
     starts = [part.start for part in world.engine.taken]
     assert starts == sorted(starts, reverse=True)
     assert world.asked == [GIVER.peer] and world.engine.expected[-1] is False
-    # What arrived in vain is less than a chunk, and what was on the way.
+    # Less than a chunk was wasted, and the parts on the way.
     used = END - world.engine.computed
     assert world.connector.fetched_bytes <= (used / CHUNK + 1) * world.size / CHUNKS
     assert world.pair.provider.given_bytes < (used / CHUNK + 5) * world.size / CHUNKS
@@ -198,7 +198,19 @@ def _lies(link: FakeLink, world: World) -> None:
     link.twist = lambda answer, header: Reply({}, b"anything")
 
 
-@pytest.mark.parametrize("how", [_silent, _trickles, _stalls, _refuses, _lies])
+def _forgets(link: FakeLink, world: World) -> None:
+    """It refuses all chunks but the first one, which never arrives."""
+
+    def twist(answer: Answer, header: dict[str, Any]) -> Answer:
+        if header["part"][0] >= CHUNK:
+            return Refusal("unknown-chunk", "not here")
+        link.rate = 1.0
+        return answer
+
+    link.twist = twist
+
+
+@pytest.mark.parametrize("how", [_silent, _trickles, _stalls, _refuses, _lies, _forgets])
 @pytest.mark.parametrize("path", ["direct", "lan"])
 async def test_a_bad_provider_makes_the_answer_later_by_a_few_percent(
     how: Callable[[FakeLink, World], None], path: str, autojump_clock: object
