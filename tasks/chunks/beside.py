@@ -169,7 +169,7 @@ class BesideFetch(ChunkFetch):
     async def _bring(
         self, pending: AskedPart, writing: trio.Semaphore, scope: trio.CancelScope
     ) -> None:
-        """Write a part ahead of the session. Cancel the scope if further ones are of no use."""
+        """Write a part ahead of the session. Cancel the scope if it takes no more."""
         plan, (start, stop) = self._plan, pending.run
         try:
             length = await self._engine.bring_kv(
@@ -183,8 +183,6 @@ class BesideFetch(ChunkFetch):
         if length > self.length:
             self.length, self._told_at = length, self._host.now()
         self.bytes += plan.shape.part_bytes(pending.part, plan.form)
-        if length > start:
-            scope.cancel()
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         """End the fetch when the session computes what is on the way before it arrives."""

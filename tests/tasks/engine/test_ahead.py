@@ -155,9 +155,13 @@ def test_what_the_session_has_passed_and_what_is_not_complete_is_not_used(
     target.begin()
     target.worker.step()
     other = read(computed, 32, 48, 0, LAYERS)[-1]
-    assert target.bring(read(computed, 0, 16, 0, LAYERS)[-1], (0, 16)) == ("ok", 16)
-    assert target.bring(read(computed, 32, 48, 0, LAYERS - 1)[-1], (32, 48)) == ("ok", 16)
-    assert target.bring(read(computed, 32, 48, 0, LAYERS - 1)[-1], (32, 48)) == ("ok", 16), "again"
+    passed = bytearray(read(computed, 0, 16, 0, LAYERS)[-1])
+    wrong(passed)
+    before = bytes(read(target.worker, 0, 16, 0, LAYERS, session=target.name)[-1])
+    assert target.bring(passed, (0, 16)) == ("ok", 16)
+    assert bytes(read(target.worker, 0, 16, 0, LAYERS, session=target.name)[-1]) == before
+    half = read(computed, 32, 48, 0, LAYERS // 2)[-1]
+    assert target.bring(half, (32, 48)) == target.bring(half, (32, 48)) == ("ok", 16), "it is half"
     assert target.token() == checkpoint("Llama").greedy(IDS, 1)[0]
     assert target.rows == [(at, min(at + 16, 70)) for at in range(0, 70, 16)]
     assert target.bring(other, (32, 48)) == ("ok", 70), "it was passed"
