@@ -18,7 +18,7 @@ from ..node.control.messages.encoding import (
 from ..node.errors import ControlError
 from ..transport.host.localname import short_name
 from . import defaults
-from .errors import CommandError
+from .errors import CommandError, NoDaemon
 from .options import data_flag
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def _connect(data: Path) -> socket.socket:
     return connection
 
 
-def not_running(data: Path) -> CommandError:
+def not_running(data: Path) -> NoDaemon:
     """Return the error for a command that needs a running daemon when there is none."""
-    return CommandError(
+    return NoDaemon(
         "not-running",
         f"no daemon is running on `{data}`",
         hint=f"start one in another terminal: `shoal node{data_flag(data)}`",

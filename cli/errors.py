@@ -53,6 +53,10 @@ class CommandError(ShoalError):
         self.code = code
 
 
+class NoDaemon(CommandError):
+    """No daemon runs on the data folder."""
+
+
 def exit_code(error: ShoalError) -> int:
     """Return the exit code of a command that fails with this error."""
     code = getattr(error, "code", None)

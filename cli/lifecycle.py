@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import defaults
 from .client import request
-from .errors import CommandError
+from .errors import CommandError, NoDaemon
 
 DEMO_FILE = "demo.json"  # marks a folder that `shoal demo --keep` has left
 STAY = b"s"  # a parent writes this to `--parent-fd` so that the node outlives it
@@ -20,7 +20,11 @@ def stop_daemon(data: Path) -> None:
     """
     from ..node.control.messages.node import Stop
 
-    pid = request(data, Stop()).pid
+    try:
+        pid = request(data, Stop()).pid
+    except NoDaemon as error:
+        hint = "there is nothing to stop; `--data DIR` names another data folder"
+        raise CommandError(error.code, error.message, hint=hint) from None
     deadline = time.monotonic() + defaults.STOP_TIMEOUT
     while _is_alive(pid):
         if time.monotonic() > deadline:

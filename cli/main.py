@@ -138,6 +138,7 @@ def sentence(message: str) -> str:
     text = re.sub(r"(?<!\w)'([^']*)'(?!\w)", r"`\1`", " ".join(message.split()).rstrip("."))
     text = text.replace(". Did you mean", ", did you mean")
     text = _RANGE.sub(_expected, text)
+    text = _PATH.sub(_wrong_path, text)
     for kind, words in _NUMBERS.items():
         text = text.replace(f"is not a valid {kind}", f"is not a {words}")
     if ". (Did you mean one of: " in text:
@@ -147,6 +148,20 @@ def sentence(message: str) -> str:
 
 # How click reports a number outside its range: `0 is not in the range 1<=x<=16`.
 _RANGE = re.compile(r"(\S+) is not in the range (?:x>=(\S+)|(\S+?)(<=?)x<=(\S+))")
+
+
+# How click reports a path, such as "File `x` does not exist" or "Directory `x` is a file".
+_PATH = re.compile(r"(?:File|Directory|Path) (`[^`]*`) (does not exist|is a directory|is a file)")
+
+
+def _wrong_path(found: re.Match[str]) -> str:
+    """Say in words what is wrong with a path."""
+    path, what = found.groups()
+    return (
+        f"there is no {path}"
+        if "exist" in what
+        else f"{path} {what.replace('directory', 'folder')}"
+    )
 
 
 _NUMBERS = {

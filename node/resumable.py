@@ -100,26 +100,28 @@ class ResumableAnswers(Generic[Event, Result]):
         if self._nursery is None or not self._has_room(owner):
             return None
         token = self._host.entropy(defaults.KEPT_TOKEN_BYTES).hex()
-        kept = self._answers[token] = ResumableAnswer[Event, Result](token, owner, self._host.now())
+        answer = self._answers[token] = ResumableAnswer[Event, Result](
+            token, owner, self._host.now()
+        )
         self._begun.set()
-        self._nursery.start_soon(self._generate, kept, work)
-        return kept
+        self._nursery.start_soon(self._generate, answer, work)
+        return answer
 
     def find(self, token: str, owner: str) -> ResumableAnswer[Event, Result]:
         """Return an answer of `owner`. Raises ControlError `unknown-answer`, also if it is that of
         another owner."""
-        kept = self._answers.get(token)
-        if kept is None or not hmac.compare_digest(kept.owner.encode(), owner.encode()):
+        answer = self._answers.get(token)
+        if answer is None or not hmac.compare_digest(answer.owner.encode(), owner.encode()):
             raise ControlError(
                 "unknown-answer",
                 "this daemon has no such answer (any more)",
                 hint="send the request again; with the same `seed`, the text is the same",
             )
-        return kept
+        return answer
 
     async def follow(
         self,
-        kept: ResumableAnswer[Event, Result],
+        answer: ResumableAnswer[Event, Result],
         since: int,
         emit: Callable[[Event], Awaitable[None]],
     ) -> Result:
@@ -128,86 +130,90 @@ class ResumableAnswers(Generic[Event, Result]):
         Raises the ShoalError with which it ended, and ControlError `events-gone` if an event is not
         kept any more.
         """
-        if since > kept.first + len(kept.events):
+        if since > answer.first + len(answer.events):
             raise ControlError("bad-request", f"the answer has no {since} events yet")
-        kept.clients += 1
+        answer.clients += 1
         try:
             while True:
-                if since < kept.first:
+                if since < answer.first:
                     raise ControlError(
                         "events-gone",
                         "the beginning of the answer is not kept any more",
                         hint="send the request again; with the same `seed`, the text is the same",
                     )
-                while since < kept.first + len(kept.events):
-                    event, _ = kept.events[since - kept.first]
+                while since < answer.first + len(answer.events):
+                    event, _ = answer.events[since - answer.first]
                     since += 1
                     await emit(event)
-                    if since > kept.reached:
-                        kept.reached = since
-                        kept.tell()
-                    if since < kept.first:
+                    if since > answer.reached:
+                        answer.reached = since
+                        answer.tell()
+                    if since < answer.first:
                         break
-                if since == kept.first + len(kept.events) and kept.done:
-                    return self._outcome(kept)
-                if since == kept.first + len(kept.events):
-                    await kept.changed.wait()
+                if since == answer.first + len(answer.events) and answer.done:
+                    return self._outcome(answer)
+                if since == answer.first + len(answer.events):
+                    await answer.changed.wait()
         finally:
-            kept.clients -= 1
-            kept.tell()
-            kept.left_at = self._host.now()
+            answer.clients -= 1
+            answer.tell()
+            answer.left_at = self._host.now()
 
-    def forget(self, kept: ResumableAnswer[Event, Result]) -> None:
+    def forget(self, answer: ResumableAnswer[Event, Result]) -> None:
         """Stop an answer and drop it."""
-        kept.scope.cancel()
-        self._answers.pop(kept.token, None)
+        answer.scope.cancel()
+        self._answers.pop(answer.token, None)
 
     @staticmethod
-    def _outcome(kept: ResumableAnswer[Event, Result]) -> Result:
-        if kept.error is not None:
-            raise kept.error
-        assert kept.result is not None
-        return kept.result
+    def _outcome(answer: ResumableAnswer[Event, Result]) -> Result:
+        if answer.error is not None:
+            raise answer.error
+        assert answer.result is not None
+        return answer.result
 
     async def _generate(
         self,
-        kept: ResumableAnswer[Event, Result],
+        answer: ResumableAnswer[Event, Result],
         work: Callable[[Note[Event]], Awaitable[Result]],
     ) -> None:
         async def note(event: Event, size: int) -> None:
             await trio.lowlevel.checkpoint()
-            while kept.clients and kept.size > defaults.KEPT_BYTES and kept.reached <= kept.first:
-                await kept.changed.wait()
-            kept.events.append((event, size))
-            kept.size += size
-            self._bound(kept)
-            kept.tell()
+            while (
+                answer.clients
+                and answer.size > defaults.KEPT_BYTES
+                and answer.reached <= answer.first
+            ):
+                await answer.changed.wait()
+            answer.events.append((event, size))
+            answer.size += size
+            self._bound(answer)
+            answer.tell()
 
-        with kept.scope:
+        with answer.scope:
             try:
                 with self._guard.around("an answer", instead=_mishap):
-                    kept.result = await work(note)
-                    kept.result_size = self._weigh(kept.result)
+                    answer.result = await work(note)
+                    answer.result_size = self._weigh(answer.result)
             except ShoalError as error:
-                kept.error = error
-        if kept.result is None and kept.error is None:
-            kept.error = ControlError("cancelled", "the answer was stopped: no client was left")
-        kept.done = True
-        kept.tell()
+                answer.error = error
+        if answer.result is None and answer.error is None:
+            answer.error = ControlError("cancelled", "the answer was stopped: no client was left")
+        answer.done = True
+        answer.tell()
 
-    def _bound(self, kept: ResumableAnswer[Event, Result]) -> None:
+    def _bound(self, answer: ResumableAnswer[Event, Result]) -> None:
         """Drop the oldest events of an answer that has too many, and answers without a client if
         all together have too many."""
-        while kept.size > defaults.KEPT_BYTES and len(kept.events) > 1:
-            if kept.clients and kept.first >= kept.reached:
+        while answer.size > defaults.KEPT_BYTES and len(answer.events) > 1:
+            if answer.clients and answer.first >= answer.reached:
                 break
-            kept.size -= kept.events.popleft()[1]
-            kept.first += 1
+            answer.size -= answer.events.popleft()[1]
+            answer.first += 1
         while self.bytes > defaults.KEPT_BYTES_IN_ALL and self._drop_one():
             pass
 
     def _has_room(self, owner: str) -> bool:
-        """Return whether one more answer may be kept, after dropping one without a client."""
+        """Return whether one more answer may be stored, after dropping one without a client."""
         own = sum(each.owner == owner for each in self._answers.values())
         if own >= defaults.KEPT_OF_ONE and not self._drop_one(owner):
             return False
@@ -226,12 +232,12 @@ class ResumableAnswers(Generic[Event, Result]):
 
     def _tidy(self) -> None:
         now = self._host.now()
-        for kept in [each for each in self._answers.values() if not each.clients]:
-            alone = now - kept.left_at
-            if not kept.done and alone > self._alone:
-                kept.scope.cancel()
+        for answer in [each for each in self._answers.values() if not each.clients]:
+            alone = now - answer.left_at
+            if not answer.done and alone > self._alone:
+                answer.scope.cancel()
             if alone > defaults.KEPT_TIME:
-                self.forget(kept)
+                self.forget(answer)
 
 
 def _mishap() -> ControlError:

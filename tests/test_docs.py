@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 
 import click
@@ -59,11 +60,24 @@ def test_the_index_of_modules_is_current() -> None:
     assert index["PAGE"].read_text() == index["page"](), "run: python docs/modules.py"
 
 
-@pytest.mark.parametrize("name", ["docs/architecture.md", "docs/glossary.md", "README.md"])
-def test_the_places_that_a_page_names_exist(name: str) -> None:
-    packages = "|".join(PACKAGES)
-    for place in re.findall(rf"`((?:{packages})/[\w/.]*)`", (ROOT / name).read_text()):
-        assert (ROOT / place).exists(), f"{name} names `{place}`, which is not there"
+# Decisions and the changelog tell of modules that were.
+PRESENT = [path for path in DOCUMENTS if path.parent.name != "adr" and path.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("path", PRESENT, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_places_that_a_page_names_exist(path: Path) -> None:
+    text, packages = path.read_text(), "|".join(PACKAGES)
+    for place in re.findall(rf"`((?:{packages})/(?:[a-z\d_/]*/|[a-z\d_/]+\.\w+)?)`", text):
+        assert (ROOT / place).exists(), f"`{place}` is not there"
+    for module in re.findall(r"`(?:[\w.]+/)*([a-z]\w*\.py)`", text):
+        assert module in modules(), f"there is no module `{module}`"
+
+
+@cache
+def modules() -> frozenset[str]:
+    """Return the names of all modules."""
+    folders = (*PACKAGES, "tests", "bench", "docs", "examples")
+    return frozenset(path.name for name in folders for path in (ROOT / name).rglob("*.py"))
 
 
 def test_the_drawing_has_each_room() -> None:

@@ -133,7 +133,7 @@ def show(name: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def pull(root: str, name: str, data: Path, as_json: bool) -> None:
-    """Fetch an adapter from other nodes, and name it here. ROOT is its hash.
+    """Get an adapter from other nodes, and name it here. ROOT is its hash.
 
     A request may also name an adapter by its hash without this. Needs a running daemon.
     """

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...transport.errors import ShoalError
 from .. import render
 from ..options import Commands, data_flag, data_option, example, json_option
 
@@ -75,7 +76,12 @@ def set_(key: str, value: str, data: Path, as_json: bool) -> None:
     The value `default` removes the setting, like `shoal config unset KEY`. Give several addresses
     as one VALUE, separated by spaces. Works with and without a running daemon.
     """
-    _tell(_change(data, key, value), data, as_json)
+    try:
+        answer = _change(data, key, value)
+    except ShoalError as error:  # its hint is for an option of `shoal node`
+        error.hint = error.hint and error.hint.replace(f"--{key} ", f"shoal config set {key} ")
+        raise
+    _tell(answer, data, as_json)
 
 
 @config.command(epilog=example("shoal config unset memory"))

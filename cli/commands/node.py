@@ -142,7 +142,7 @@ def _code(code: str | None, source: TextIO | None) -> str:
     epilog=example("shoal invite", "shoal invite --uses 5 --role client"),
 )
 @data_option
-@click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True,
+@click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N",
               help="Number of nodes that may join with the code.")  # fmt: skip
 @click.option("--role", type=click.Choice(("client", "operator", "owner")),
               help="Role of the joining nodes in a private swarm (default: operator if an owner "

@@ -34,9 +34,21 @@ NOT_NOW = "members do not serve all layers of the model"
     help="Also plan with one more machine: memory=SIZE,bandwidth=GB/s,tflops=N,round_trip_ms=N.",
 )  # fmt: skip
 @click.option("--remove", metavar="NODE", help="Also plan without this node.")
-@click.option("--sessions", type=click.IntRange(1, 64), help="Sessions at once (default: 8).")
-@click.option("--prompt", type=click.IntRange(1, 10**7), help="Tokens of a prompt (default: 1024).")
-@click.option("--answer", type=click.IntRange(1, 10**7), help="Tokens of an answer (default: 256).")
+@click.option(
+    "--sessions", type=click.IntRange(1, 64), metavar="N", help="Sessions at once (default: 8)."
+)
+@click.option(
+    "--prompt",
+    type=click.IntRange(1, 10**7),
+    metavar="N",
+    help="Tokens of a prompt (default: 1024).",
+)
+@click.option(
+    "--answer",
+    type=click.IntRange(1, 10**7),
+    metavar="N",
+    help="Tokens of an answer (default: 256).",
+)
 @data_option
 @json_option
 def plan(

@@ -13,7 +13,7 @@ from ...tasks.inference.generation import (
     Routed,
     Summary,
 )
-from ...tasks.inference.routing import Hop
+from ...tasks.routing.paths import Hop
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
 from ..daemon.base import Base
@@ -59,15 +59,15 @@ class AnswerOperations:
         async def work(note: Note[generation.TextEvent]) -> generation.GeneratedText:
             return await self._generate(ask, sampling, note)
 
-        kept = self._answers.begin(OWNER, work) if ask.resumable else None
-        if kept is None:
+        answer = self._answers.begin(OWNER, work) if ask.resumable else None
+        if answer is None:
             return await self._generate(ask, sampling, _without_size(emit))
-        await emit(generation.AnswerResumable(kept.token, sampling.seed))
-        return await self._answers.follow(kept, 0, emit)
+        await emit(generation.AnswerResumable(answer.token, sampling.seed))
+        return await self._answers.follow(answer, 0, emit)
 
     async def resume(self, ask: generation.Resume, emit: Emit) -> generation.GeneratedText:
-        kept = self._answers.find(ask.token, OWNER)
-        return await self._answers.follow(kept, ask.since, emit)
+        answer = self._answers.find(ask.token, OWNER)
+        return await self._answers.follow(answer, ask.since, emit)
 
     async def forget(self, ask: generation.Forget, _emit: Emit) -> generation.Forgotten:
         try:

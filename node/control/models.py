@@ -151,7 +151,7 @@ class ModelOperations:
         root = meaning.root
         vouchers = voucher_views(meaning.vouchers)
         await emit(messages.Resolved(meaning.name or None, root, vouchers))
-        await self._find_holders(meaning)
+        await self._find_providers(meaning)
         began = self._host.now()
         self._library.usage.note_asked(root)
         try:
@@ -189,7 +189,7 @@ class ModelOperations:
                 FetchTerms(defaults.PULL_PATIENCE, asked=True),
             )
 
-    async def _find_holders(self, meaning: NameMeaning) -> None:
+    async def _find_providers(self, meaning: NameMeaning) -> None:
         """Return if this node has the whole model, or some node claims to hold it. Raises
         FetchFailed if neither is the case after several look-ups."""
         content, root = self._content, meaning.root

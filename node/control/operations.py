@@ -1,4 +1,4 @@
-"""Control socket operations on the node as a whole, such as `status` and `run`.
+"""Control socket operations on the node as a whole, such as `status` and `peers`.
 
 Specified in docs/spec/control.md.
 """

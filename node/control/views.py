@@ -16,7 +16,7 @@ from ...tasks.errors import NoRoute
 from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.choice import AnswerErrors
-from ...tasks.inference.routing import find_route, largest_room
+from ...tasks.inference.shards import find_route, largest_room
 from ...tasks.inference.speed import ServedSpeed
 from ...tasks.inference.stage import Stage
 from ...tasks.models.adding import Added

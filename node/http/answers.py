@@ -27,7 +27,7 @@ class Heading:
 
 
 class AnswerForm(ABC):
-    """Form of one answer: the chat's or the completion's."""
+    """Writes one answer as JSON, in the form of a chat or in that of a completion."""
 
     whole_kind: str
     part_kind: str

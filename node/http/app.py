@@ -203,14 +203,14 @@ class ApiApp:
             with taken:
                 return await self._events(request, form, note)
 
-        kept = self._resumable.begin(OWNER + asked.user, work) if asked.resumable else None
-        if kept is not None:
+        answer = self._resumable.begin(OWNER + asked.user, work) if asked.resumable else None
+        if answer is not None:
             taken.enter_context(place.pop_all())
-        response = _EventResponse(send, kept.token if kept else "")
-        if kept is None:
+        response = _EventResponse(send, answer.token if answer else "")
+        if answer is None:
             await self._events(request, form, response.note)
         else:
-            await self._resumable.follow(kept, 0, response.pass_on)
+            await self._resumable.follow(answer, 0, response.pass_on)
         await more(send, b"", last=True)
 
     async def _resume(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -222,9 +222,9 @@ class ApiApp:
                 400, "bad_event_id", "expected the id of the last event in `Last-Event-ID`"
             )
         (user, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("user", [""])
-        kept = self._resumable.find(token, OWNER + user)
+        answer = self._resumable.find(token, OWNER + user)
         response = _EventResponse(send, token, int(number) + 1)
-        await self._resumable.follow(kept, int(number) + 1, response.pass_on)
+        await self._resumable.follow(answer, int(number) + 1, response.pass_on)
         await response.begin()
         await more(send, b"", last=True)
 

@@ -77,7 +77,9 @@ def _count(
 
 def _rate(name: str) -> Key:
     read = partial(values.parse_rate, option=name)
-    return Key(name, "bytes or bits a second, as 4Mbit", read, _field(name), "no limit", live=True)
+    return Key(
+        name, "bytes or bits per second, as 4Mbit", read, _field(name), "no limit", live=True
+    )
 
 
 KEYS = {
@@ -95,13 +97,13 @@ KEYS = {
             _field("memory"), "half of what is free"),
         Key("disk", "bytes, as 200GiB; auto; none", values.parse_disk,
             _field("disk"), "auto", "auto", live=True),
-        _count("threads", 1, 1024, "one a core", None),
+        _count("threads", 1, 1024, "one per core", None),
         Key("device", "auto, cpu or as cuda:0", values.parse_devices, _field("device"),
             "auto", ("auto",)),
         _word("dtype", "auto", "float32", "bfloat16"),
         _word("state", "auto", "all", "needed"),
         _count("links", 2, 512, f"{MEMBER_LINKS}, {MORE_LINKS} if needed", None, live=True),
-        Key("relay", "bytes or bits a second, as 1MB; none", values.parse_relay,
+        Key("relay", "bytes or bits per second, as 1MB; none", values.parse_relay,
             _field("relay"), "64kB while others reach this node"),
         _switch("port-443", "while others reach this node", _field("port_443")),
         _rate("up"),

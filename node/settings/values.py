@@ -85,7 +85,7 @@ def parse_rate(text: str, option: str = "up") -> int:
     found = re.fullmatch(
         r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?i?)(b|bit)?(?:/s)?", text.strip().lower()
     )
-    hint = f"bytes a second, as `--{option} 1MB`, or bits, as `--{option} 8Mbit`"
+    hint = f"bytes per second, such as `--{option} 1MB`, or bits, such as `--{option} 8Mbit`"
     if found is None or found[2] not in UNITS:
         raise BadSetting(f"`{text}` is not a rate", hint=hint)
     if not found[2] and not found[3]:

@@ -59,7 +59,7 @@ class Discovery:
             Addressing(self._connect, self._addresses, dialer.whereabouts.reachable, dialer.book),
             second_path=self.told_by_members,
             settings=DhtSettings(folder=folder.dht, dial_pauses=defaults.DIAL_PAUSES),
-            trouble=self._trouble,
+            trouble=self.trouble,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -121,7 +121,7 @@ class Discovery:
     def _addresses(self) -> list[Address]:
         return [Address.parse(text) for text in self._directory.own().addresses]
 
-    def _trouble(self, error: OSError | None) -> None:
+    def trouble(self, error: OSError | None) -> None:
         if error is None:
             self._health.clear("dht")
         else:

@@ -148,7 +148,7 @@ class Histories:
     def of(self, user: str, model: str) -> tuple[History, Accuracy]:
         """Return the history of a user's sessions with a model, and the accuracy of guesses.
 
-        The history that was used least lately is forgotten if there are too many.
+        The least recently used history is forgotten if there are too many.
         """
         key = user, model
         found = self.found.get(key)

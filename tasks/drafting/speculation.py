@@ -68,8 +68,8 @@ class Speculation:
 
     @property
     def round_s(self) -> float:
-        """Seconds from a token to the next one if drafts were right, or else 0: then every token
-        shows them."""
+        """Measured seconds from a token to the next one without drafts. 0 if no draft was right:
+        the times of the tokens show it then."""
         return self._controller.round_s if self.counts.right else 0.0
 
     async def read(self, ids: Sequence[int]) -> None:

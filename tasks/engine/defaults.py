@@ -73,6 +73,7 @@ ACCOUNTS = 1024  # gateways whose virtual time is stored
 NETWORK_STEPS = 64  # steps for which a gateway without work counts among those of its network
 USERS = 64  # users of one gateway whose virtual time is stored while they have no session
 CALIBRATION_ROWS = 64  # rows of the larger step that is measured after loading …
+MEASURE_S = 0.01  # seconds for which short work is measured again and again
 CALIBRATION_S = 0.25  # … unless the smaller one takes longer than this many seconds
 TEXTS = 16  # texts of the step that is measured to know what the row of a text takes …
 TEXT_BLOCKS = 5  # … and blocks of KV of each

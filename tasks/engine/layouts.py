@@ -19,7 +19,6 @@ METHOD: Final = "shoal"
 MXFP4_ENDS: Final = ("_blocks", "_scales")  # of the names of tensors of bytes in MXFP4
 PLAIN: Final = "plain"
 MOST_EXCEPTIONS: Final = 1 << 16  # weights whose layout differs from that of the others
-STORED_BYTES: Final[Mapping[str, int]] = {"I8": 1, "U8": 1, "F16": 2}
 
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
 

@@ -76,7 +76,7 @@ def _peak(logits: Logits) -> Peak:
 
 
 def _peaks(rows: Logits) -> Iterator[Peak]:
-    """Yield the same for each row. For many rows of few logits that is faster."""
+    """Yield the peak of each row, one after the other, which is faster for few logits."""
     tokens = rows.argmax(axis=1)
     largest = rows[np.arange(len(rows)), tokens]
     with np.errstate(all="ignore"):  # of rows that are not finite, of which nothing else is used
@@ -181,7 +181,7 @@ def _leading(scaled: Floats | Logits, count: int) -> Ids:
 
 
 def _largest(scaled: Floats | Logits, count: int) -> Ids:
-    """Return the same ids in ascending order. `count` is less than there are."""
+    """Return the ids with the `count` largest values, of more than `count`, in ascending order."""
     bound = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
     found = scaled > bound
     equal = np.flatnonzero(scaled == bound)

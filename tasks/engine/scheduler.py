@@ -12,10 +12,12 @@ Sessions are served by virtual time: the time predicted for the rows that were c
 gateway, within it for one of its users, and within that for a session. Whichever has the least
 comes first. If sessions of several shards have work, the step is for the shard of the one that
 comes first. A session that had no work, or got all that it wanted, is advanced to the virtual time
-of the others, and so are a user and a gateway. None of them can therefore save up time. A gateway
-tells its users apart by tags. These divide its share, and do not enlarge it, however many it makes
-up. In the same way, the gateways of one network divide the share of one gateway: the seconds of
-each count as often as there are gateways that had work lately.
+of the others, and so are a user and a gateway. None of them can therefore save up time. Only one
+whose next prompt waits behind the prompt that a step ends stays behind, by SAVED_S at most.
+
+A gateway tells its users apart by tags. These divide its share, and do not enlarge it, however many
+it makes up. In the same way, the gateways of one network divide the share of one gateway: the
+seconds of each count as often as there are gateways that had work lately.
 
 Texts and prompts pay in the same currency. The whole predicted time of a step is charged to its
 sessions. The fixed part is paid by the running texts, which would take a step without prompts too,
@@ -70,7 +72,7 @@ class _Step:
     def price(self, share: Share, rows: int) -> float:
         """Return the seconds that rows of a session add to the step."""
         costs, adapter = self.costs, share.adapter
-        attended = costs.attended * (share.position + rows)
+        attended = costs.attended * (share.position + 0.5 * (rows + 1))
         fixed = adapter.fixed if adapter is not None and adapter not in self.adapters else 0.0
         if share.decode:
             return fixed + rows * (share.text_row + attended) + costs.alone * share.position
@@ -145,9 +147,14 @@ class Scheduler:
         share.user.shares -= 1
         share.user.gateway.shares -= 1
 
-    def want(self, share: Share, rows: int, position: int, *, decode: bool) -> None:
-        """Record that a session needs `rows` rows from `position` on."""
-        share.rows, share.position, share.decode = rows, position, decode
+    def want(
+        self, share: Share, rows: int, position: int, *, decode: bool, more: bool = False
+    ) -> None:
+        """Record that a session needs `rows` rows from `position` on.
+
+        `more` says that other work of the session waits behind these rows.
+        """
+        share.rows, share.position, share.decode, share.more = rows, position, decode, more
         if share in self._ready:
             return
         user, gateway = share.user, share.user.gateway
@@ -249,26 +256,30 @@ class Scheduler:
     def _catch_up(self, step: _Step) -> None:
         """Advance the virtual time of sessions, users and gateways that got all that they wanted.
 
-        Otherwise those that want little would save up time.
+        Otherwise those that want little would save up time. Those that have more prompts waiting
+        stay behind, but by SAVED_S at most.
         """
         content: dict[User, int] = {}
+        behind: set[Gateway] = set()
         for share, rows in step.chosen:
             if rows == share.rows:
                 user = share.user
-                if share.time < user.served:
-                    share.time = user.served
+                waits = share.more and not share.decode
+                if waits:
+                    behind.add(user.gateway)
+                share.time = max(share.time, user.served - SAVED_S * waits)
                 content[user] = content.get(user, 0) + 1
         gateways: dict[Gateway, int] = {}
         for user, sessions in content.items():
             gateway = user.gateway
-            if sessions == user.ready and user.time < gateway.served:
-                user.time = gateway.served
+            if sessions == user.ready:
+                user.time = max(user.time, gateway.served - SAVED_S * (gateway in behind))
             gateways[gateway] = gateways.get(gateway, 0) + sessions
         for gateway, sessions in gateways.items():
             if sessions == gateway.ready:
                 charged = gateway.time - gateway.before
-                text = gateway in self._with_texts
-                self._satisfied(gateway, step.most_text - charged if text else inf)
+                less = step.most_text - charged if gateway in self._with_texts else inf
+                self._satisfied(gateway, 0.0 if gateway in behind else less)
 
     def _satisfied(self, gateway: Gateway, less: float) -> None:
         """Advance a gateway that got all that it wanted in a step, by `less` seconds at most."""

@@ -86,8 +86,8 @@ class _Lent:
         return len(self.blocks) * self.shard.block_bytes
 
     def borrow(self, size: int) -> bool:
-        """Take blocks of at least `size` bytes out of use. Return whether there are so many that
-        no session was promised, within a part of all."""
+        """Take blocks of at least `size` bytes out of use. Return False if sessions were promised
+        too many of them, or if more than a part of all would be out of use."""
         pool, each = self.shard.pool, self.shard.block_bytes
         blocks = -(-size // each) if each else pool.total + 1
         most = int(pool.total * TUNING_SHARE) - len(self.blocks)
@@ -183,7 +183,7 @@ class Training:
         return self._used + max(works, default=0)
 
     def requests(self) -> Mapping[str, Request]:
-        """Return what answers each frame about tunings."""
+        """Return the handlers of the requests about tunings, by name."""
         return {"tune-open": self.open, "tune-set": self.set, "tune-close": self.close}
 
     def open(self, header: Header, payload: memoryview) -> Result:
@@ -245,7 +245,7 @@ class Training:
         self._served[tuning.owner] = max(served, self._time)
 
     def stop(self, header: Header) -> None:
-        """Drop the passes of one part of a tuning, because nobody waits for them."""
+        """Drop the passes of one part of a tuning, because its trainer no longer waits for them."""
         tuning = self._tunings.get(header[1]) if isinstance(header[1], bytes) else None
         if tuning is not None:
             for each in [each for each in tuning.waiting if each.order.part == header[2]]:
@@ -320,8 +320,8 @@ class Training:
         self._used += size
 
     def _borrow(self, shard: LoadedShard, size: int) -> bool:
-        """Have `size` bytes in all, with KV memory of a shard if necessary. Return whether there
-        are so many."""
+        """Have `size` bytes in all, with KV memory of a shard if necessary. Return whether that is
+        possible."""
         lack = size - self._room() - sum(each.bytes for each in self._lent)
         if lack <= 0:
             return True

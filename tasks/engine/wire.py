@@ -146,8 +146,8 @@ class WorkerChannel:
         return [(header, data) for header, data in frames if isinstance(data, memoryview)]
 
     def arrived(self, most: int) -> list[tuple[Header, "Payload"]]:
-        """Do the same, but leave payloads of over `most` bytes where they are. The caller must read
-        or close them.
+        """Return the frames that have arrived, as `receive` does, but leave payloads of over `most`
+        bytes where they are. The caller must read or close them.
 
         Raises WireClosed if the other end is closed, and WireError if the frames are malformed.
         """

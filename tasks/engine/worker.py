@@ -34,7 +34,7 @@ def main() -> int:
     if importlib.util.find_spec("torch") is None:
         return EXIT_NO_TORCH
     offer_to_the_oom_killer()
-    give_way(NICE)
+    lower_priority(NICE)
     channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):
@@ -57,7 +57,7 @@ def offer_to_the_oom_killer() -> None:
         file.write("500")
 
 
-def give_way(nice: int) -> None:
+def lower_priority(nice: int) -> None:
     """Lower the priority of this process, which is alone in its session, by `nice` (1 to 19).
 
     The owner's programs come first. Linux compares `nice` only within a session, and compares

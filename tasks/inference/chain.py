@@ -29,12 +29,10 @@ from ..defaults import (
 from ..engine.activations.layout import PACKED_FAMILIES, Activations
 from ..engine.interface import NAME_BYTES, Sampling
 from ..errors import SessionError
+from ..routing.paths import Hop
 from .courier import Courier
 from .generation import GenerationRun, Model
-from .names import PrefixNames
-from .routing import Hop
-from .serving.recalling import Recall
-from .session import (
+from .messages import (
     SESSION_BYTES,
     AskState,
     Change,
@@ -49,6 +47,8 @@ from .session import (
     parse_opened,
     stage_code,
 )
+from .names import PrefixNames
+from .serving.recalling import Recall
 from .slowlinks import RecentRates
 
 
@@ -140,7 +140,7 @@ class Chains:
         self, run: GenerationRun, index: int, model: Model, sampling: Sampling, names: bytes
     ) -> SessionOpened:
         """Open one stage, and return its reply. Raises StageRefused."""
-        hop, message = run.route[index], self._order(run, index, model, sampling)
+        hop, message = run.chain[index], self._order(run, index, model, sampling)
         await self._courier.meet(hop.peer)
         try:
             call = "session.open", message.header(), names
@@ -180,7 +180,7 @@ class Chains:
 
     def _order(self, run: GenerationRun, index: int, model: Model, sampling: Sampling) -> Open:
         """Return the message that opens a stage."""
-        hop = run.route[index]
+        hop = run.chain[index]
         return Open(
             session=run.session,
             epoch=run.epoch,
@@ -228,7 +228,7 @@ class Chains:
     async def _change_stage(self, run: GenerationRun, before: GenerationRun, peer: PeerId) -> None:
         rest, place = run.continuation, run.places[peer]
         assert rest is not None
-        head = place == len(run.route) - 1
+        head = place == len(run.chain) - 1
         message = Change(
             session=run.session,
             epoch=run.epoch,
@@ -258,7 +258,7 @@ class Chains:
         if not rules.penalise:
             return
         before = run.ids[: run.prompt - answer] if rules.repetition != 1.0 else ()
-        prompt, place = sorted(set(before)), len(run.route) - 1
+        prompt, place = sorted(set(before)), len(run.chain) - 1
         message = Recall(run.session, run.epoch, place, run.prompt, len(prompt))
         tokens = pack_tokens((*prompt, *run.ids[run.prompt - answer : run.prompt]))
         peer = run.peers[-1]

@@ -37,13 +37,14 @@ from ..placement.links import ReportedTrips
 from ..routing.affinity import NO_PREFIX, Prefix
 from ..routing.beliefs import TOKENS_LEAST, Load, Observed, Shard, Times
 from ..routing.defaults import ADMISSION_WAIT, SPAN_ROWS
+from ..routing.paths import Hop
 from ..routing.router import GatewayView, PlannedChain, Router, Want
 from .chain import Chains
 from .courier import Courier
 from .generation import GenerationRun, Model, SessionPurpose
 from .line import Line, RoomRequest, overloaded
-from .routing import Hop, Members, no_route, parts_of, shards_of
-from .session import SESSION_BYTES, Probe, StageLoad, parse_dtype
+from .messages import SESSION_BYTES, Probe, StageLoad, parse_dtype
+from .shards import Members, no_route, parts_of, shards_of
 
 _TimesKey = tuple[str, Hop, Capacity, ShardRecord | None]
 _TIMES_KEPT = 4_096  # predicted times of shards on devices, a count
@@ -55,7 +56,7 @@ _UNKNOWN_LAYER = Times(1e-4, 1e-3)  # of a layer of a model whose sizes are not 
 class Wish:
     """Needs of a request: room for the prompt with the tokens so far (`ids`) and `new` tokens more.
 
-    `said` has the last replies of stages to its probes. `first`: it has no answer yet, so that it
+    `replies` are the last ones of stages to its probes. `first`: it has no answer yet, so that it
     may be refused with `overloaded`.
     """
 
@@ -64,7 +65,7 @@ class Wish:
     new: int
     names: bytes
     place: RoomRequest
-    said: dict[Shard, Load]
+    replies: dict[Shard, Load]
     first: bool = True
     prefix: Prefix = field(init=False)
 
@@ -227,13 +228,13 @@ class Choice:
         linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
         view, want = self._view_of(members, wish.model), wish.want(session)
         hops = self._hops(linked, wish)
-        wish.said.clear()
+        wish.replies.clear()
         plan = await self._idle_here(view, want, hops, wish)
         if plan is None:
             await self._ask(self.router.questions(view, want, hops, self._host.now()), wish)
         if wish.first:
             self._line.check(wish.place, self._host.now())
-        plan = plan or self.router.plan(view, want, hops, self._host.now(), wish.said)
+        plan = plan or self.router.plan(view, want, hops, self._host.now(), wish.replies)
         if wish.first and plan and not plan.avoided and plan.wait_s > ADMISSION_WAIT:
             raise overloaded(plan.wait_s, "the prompts before this one take long")
         return plan
@@ -249,7 +250,7 @@ class Choice:
         if {hop.peer for hop in chain} != {self._courier.peer}:
             return None
         await self._ask(chain, wish)
-        known = self.router.plan(view, want, hops, self._host.now(), wish.said)
+        known = self.router.plan(view, want, hops, self._host.now(), wish.replies)
         idle = known and known.chain == tuple(chain) and known.wait_s == 0.0
         return known if idle else None
 
@@ -324,7 +325,7 @@ class Choice:
                 return
             load = Load(said.wait, min(said.cached, max(prompt - 1, 0)), said.back)
             beliefs.told(shard, load, self._host.now())
-            wish.said[shard] = load
+            wish.replies[shard] = load
             backs.append(said.back)
             return
         beliefs.missed(shard, self._host.now())
@@ -366,7 +367,7 @@ class Choice:
         view, want = self._view_of(members, wish.model), wish.want(session)
         now = self._host.now()
         for some in (linked, members):  # a new link takes time, so it is the second choice
-            plan = self.router.plan(view, want, self._hops(some, wish), now, wish.said)
+            plan = self.router.plan(view, want, self._hops(some, wish), now, wish.replies)
             if plan is not None:
                 return plan
         model = wish.model
@@ -402,9 +403,9 @@ class Choice:
         seconds, count = run.round_s, len(run.times.latest) - 1
         members = self._directory.members()
         known = all(peer in members for peer in run.peers)  # else nothing is predicted of it
-        if seconds and known and len(run.route) > 1 and not run.terms.job:
-            parts, now = self._parts(run.route, model), self._host.now()
-            self.router.measured.of(model.root).note(run.route, parts, seconds, count, now)
+        if seconds and known and len(run.chain) > 1 and not run.terms.job:
+            parts, now = self._parts(run.chain, model), self._host.now()
+            self.router.measured.of(model.root).note(run.chain, parts, seconds, count, now)
 
     def measured(self, model: Model) -> list[tuple[Hop, ...]]:
         """Return the chains of several stages that this gateway measured last."""
@@ -427,8 +428,8 @@ class Choice:
         view = self._view_of(members, model)
         pairs = zip(peers, (*peers[1:], peers[0]), strict=True)
         ring = [LinkRates(view.trip(*pair), view.rate(*pair)) for pair in pairs]
-        stages = [self._costs(members, model, hop) for hop in run.route]
-        packed, width = run.activations == "int8", DTYPE_BYTES[parse_dtype(run.route[0].dtype)]
+        stages = [self._costs(members, model, hop) for hop in run.chain]
+        packed, width = run.activations == "int8", DTYPE_BYTES[parse_dtype(run.chain[0].dtype)]
         row = packed_bytes(model.hidden) if packed else width * model.hidden
         return window_prices(stages, ring, row, run.prompt)
 
@@ -486,7 +487,7 @@ class Choice:
             return
         want = Want(model.root, model.layers, 1, NO_PREFIX, hidden=model.hidden)
         view, now = self._view_of(members, model), self._host.now()
-        self._learn(run, self.router.describe(view, want, run.route, now))
+        self._learn(run, self.router.describe(view, want, run.chain, now))
 
     def _learn(self, run: GenerationRun, plan: PlannedChain) -> float:
         """Learn how fast the stages of a chain compute. Return the seconds of a token on links."""

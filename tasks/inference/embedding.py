@@ -17,9 +17,9 @@ import trio
 
 from ..defaults import EMBEDDINGS_AT_ONCE
 from ..errors import NoRoute, PromptTooLong, SessionError
+from ..routing.paths import Hop
 from .conversation.items import Arrived, Pooled
 from .generation import Awaited, Model
-from .routing import Hop
 
 Vector: TypeAlias = "array[float]"
 """An embedding of length 1: one float32 for each hidden value of the model."""
@@ -61,7 +61,7 @@ class PooledAnswer:
         self._hidden = hidden
         self._total = [0.0] * hidden
 
-    async def begin(self, route: Sequence[Hop]) -> None:
+    async def begin(self, chain: Sequence[Hop]) -> None:
         """Discard what an earlier chain has summed."""
         await trio.lowlevel.checkpoint()
         self._total = [0.0] * self._hidden

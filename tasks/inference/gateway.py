@@ -75,7 +75,7 @@ async def _no_adapters(_text: str, _model: Model) -> str:
     raise SessionError("no-adapter", "this gateway has no adapters")
 
 
-async def _nobody(_root: str) -> bool:
+async def _no_nodes(_root: str) -> bool:
     await trio.lowlevel.checkpoint()
     return False
 
@@ -85,7 +85,7 @@ class Finders:
     """How a gateway finds what its models and members lack: nodes that serve a model, and
     adapters."""
 
-    seek: Seek = _nobody
+    seek: Seek = _no_nodes
     adapter: FindAdapter = _no_adapters
 
 

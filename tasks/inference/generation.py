@@ -14,11 +14,11 @@ from ..engine.interface import NO_RULES, Rules, Sampling, SessionId
 from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
 from ..routing.defaults import MEASURED_LEAST, MEASURED_TOKENS
+from ..routing.paths import Hop
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, TextDelta
 from .conversation.items import Arrived, Complete, Item, ItemQueue, Needed, Pooled
-from .routing import Hop
-from .session import Need, PooledSpan, Rebuilt, SampledToken, SpanProgress
+from .messages import Need, PooledSpan, Rebuilt, SampledToken, SpanProgress
 from .surviving.continuing import Continuation
 from .surviving.pace import Pace
 
@@ -242,7 +242,7 @@ class GenerationRun:
     def __init__(
         self,
         session: SessionId,
-        route: Sequence[Hop],
+        chain: Sequence[Hop],
         ids: list[int],
         new: int,
         now: float,
@@ -250,7 +250,7 @@ class GenerationRun:
     ) -> None:
         self.session = session
         self.terms = terms
-        self.route = tuple(route)
+        self.chain = tuple(chain)
         self.ids = ids  # of the prompt, followed by the generated ones
         self.new = new  # most tokens to generate
         self.prompt = len(ids)
@@ -260,11 +260,11 @@ class GenerationRun:
         self.can_draft = True  # whether all stages compute windows
         # Stages up to this place have inputs from the present stages alone, so what they cache
         # may be named after these (names.py, `names_behind`).
-        self.named = len(self.route) - 1
+        self.named = len(self.chain) - 1
         self.speculation: Speculation | None = None
         self.continuation: Continuation | None = None  # if the chain was changed
         # The stages' places in the chain, as they know them.
-        self.places = {hop.peer: place for place, hop in enumerate(self.route)}
+        self.places = {hop.peer: place for place, hop in enumerate(self.chain)}
         self.standbys = dict[int, Standby]()  # by the place of the stage
         self.pace = Pace(now)
         self.suspects: frozenset[PeerId] = frozenset()  # stages that missed their deadline
@@ -280,7 +280,7 @@ class GenerationRun:
     @property
     def peers(self) -> tuple[PeerId, ...]:
         """The stages' peer ids, in layer order."""
-        return tuple(hop.peer for hop in self.route)
+        return tuple(hop.peer for hop in self.chain)
 
     def covered(self, lost: Collection[str]) -> tuple[Hop, ...]:
         """Return the chain with standbys in place of the stages in `lost`, where there are any."""
@@ -290,7 +290,7 @@ class GenerationRun:
             and place in self.standbys
             and self.standbys[place].hop.peer not in lost
             else hop
-            for place, hop in enumerate(self.route)
+            for place, hop in enumerate(self.chain)
         )
 
     @property
@@ -447,10 +447,10 @@ class GenerationRun:
     def describe(self, index: int) -> str:
         """Return a description of the stage at `index` for a person: its position, peer and
         layers."""
-        hop = self.route[index]
-        place = self.route.index(hop) + 1
+        hop = self.chain[index]
+        place = self.chain.index(hop) + 1
         layers = f"layers {hop.parts.start}:{hop.parts.stop}"
-        return f"stage {place} of {len(self.route)} ({hop.peer}, {layers})"
+        return f"stage {place} of {len(self.chain)} ({hop.peer}, {layers})"
 
 
 def _latest_start(prompt: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...transport.identity import PeerId
 from ..defaults import QUEUED_OF_ONE, QUEUED_REQUESTS, QUEUED_TIME
-from .session import Open
+from .messages import Open
 
 _Key = tuple[PeerId, bytes, int]
 """(gateway, user, positions): stands for a request, since each attempt is a new session."""

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from ..engine.interface import NAME_BYTES, USER_BYTES
 from ..engine.kv.blocks import BLOCK
-from .session import VEIL_BYTES
+from .messages import VEIL_BYTES
 
 
 class PrefixNames:

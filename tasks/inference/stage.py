@@ -34,14 +34,7 @@ from ..errors import SessionError
 from ..placement.shard import ShardProperties
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
-from .names import names_behind
-from .serving.endings import StageEndings, StageParts
-from .serving.inputs import StageInputs
-from .serving.meetings import Meetings
-from .serving.outputs import StageOutputs
-from .serving.recalling import StageRecalls
-from .serving.stagesession import ServedShard, StageSession
-from .session import (
+from .messages import (
     AskState,
     Close,
     Open,
@@ -49,6 +42,13 @@ from .session import (
     SessionClosed,
     SessionOpened,
 )
+from .names import names_behind
+from .serving.endings import StageEndings, StageParts
+from .serving.inputs import StageInputs
+from .serving.meetings import Meetings
+from .serving.outputs import StageOutputs
+from .serving.recalling import StageRecalls
+from .serving.stagesession import ServedShard, StageSession
 from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters

@@ -25,14 +25,14 @@ from ..errors import SessionError
 from ..routing.affinity import Prefix
 from ..routing.defaults import ADMISSION_WAIT, PROBE_NAMES, RETRY_LEAST, RETRY_MOST
 from ..routing.waiting import Pending, seconds_until_room
+from .messages import Open, Probe, StageLoad
 from .serving.stagesession import ServedShard, StageSession
-from .session import Open, Probe, StageLoad
 from .stagesessions import StageSessions
 from .surviving.recovery import FULL
 
 
 class StageLoads:
-    """The loads of a node's shards, for gateways that ask. Each may ask so often as it can open
+    """The loads of a node's shards, for gateways that ask. Each may ask as often as it can open
     sessions."""
 
     def __init__(self, host: Host, sessions: StageSessions) -> None:

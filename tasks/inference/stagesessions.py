@@ -20,9 +20,7 @@ from ..defaults import (
 from ..engine.interface import DType, Parts, SessionId
 from ..engine.kv.blocks import BLOCK, blocks_for
 from ..errors import SessionError
-from .serving.places import giving_places, resting
-from .serving.stagesession import Name, ServedShard, StageSession
-from .session import (
+from .messages import (
     AskState,
     EpochMessage,
     FeedToken,
@@ -31,6 +29,8 @@ from .session import (
     SpanMessage,
     StageState,
 )
+from .serving.places import giving_places, resting
+from .serving.stagesession import Name, ServedShard, StageSession
 from .speed import ServedSpeed
 
 _LAST_EPOCH: Final = 2**32 - 1

@@ -245,7 +245,7 @@ class Claimant:
             if standing is None or self._jobs.claim_by(self._own, job) == run.claim:
                 del self._runs[job]
             return False
-        if standing is not None and not self._gives_way(run, standing):
+        if standing is not None and not self._must_stop(run, standing):
             return False
         del self._runs[job]
         return True
@@ -438,7 +438,7 @@ class Claimant:
         )
         return run.claim
 
-    def _gives_way(self, run: _Run, standing: JobStanding) -> bool:
+    def _must_stop(self, run: _Run, standing: JobStanding) -> bool:
         """Return whether this node must stop working on a job.
 
         The node must stop if another node has done the job, if another claim is ahead and this

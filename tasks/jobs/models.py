@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ...state.membership.record import ShardRecord
 from ..defaults import MAX_STAGES
 from ..engine.families import DTYPE_BYTES
-from ..inference.routing import Members
+from ..inference.shards import Members
 from . import defaults
 
 
@@ -64,8 +64,8 @@ class JobModels:
 def served(members: Members) -> set[str]:
     """Return the roots of all models that these members serve from the first layer to the head.
 
-    Shards form chains as in `routing.py`. Each shard is examined once, even if members state
-    different numbers of layers for a model.
+    Shards form chains as in `inference/shards.py`. Each shard is examined once, even if members
+    state different numbers of layers for a model.
     """
     shards: dict[tuple[str, str], list[ShardRecord]] = {}
     for record in members.values():

@@ -16,7 +16,7 @@ import trio
 from ...state.views.jobs import Claim, Job
 from ...transport.errors import ShoalError
 from ..errors import NoRoute
-from ..inference.routing import Members
+from ..inference.shards import Members
 from . import defaults
 from .crew import IdleTime
 from .errors import BadSpec, Unsealable
@@ -147,13 +147,14 @@ class Places:
 
     def had_room(self) -> None:
         """Record that a row was computed without a refusal."""
-        self._set(self._limit + 1.0)
+        self.set_limit(self._limit + 1.0)
 
     def had_no_room(self) -> None:
         """Record that a stage has refused a row because of what else it computes."""
-        self._set(min(self._limit, self.busy) * 0.75)
+        self.set_limit(min(self._limit, self.busy) * 0.75)
 
-    def _set(self, limit: float) -> None:
+    def set_limit(self, limit: float) -> None:
+        """Let that many rows be computed at once: a count, from 1 to ROWS_AT_ONCE."""
         self._limit = min(max(limit, 1.0), float(defaults.ROWS_AT_ONCE))
         self.limiter.total_tokens = int(self._limit)
 

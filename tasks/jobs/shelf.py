@@ -58,8 +58,8 @@ class Shelves(Protocol):
     async def pin(self, roots: Iterable[str], author: str, *, for_peer: bool) -> None:
         """Pin blobs that were read, so that nothing evicts them.
 
-        If that is done `for_peer`, which has asked for it, raises JobsDiskFull if there is no room
-        for them, and ModelError `not-stored` if a part of one was evicted after it was read.
+        `for_peer` says that a peer has asked for it. Then this raises JobsDiskFull if there is no
+        room for them, and ModelError `not-stored` if a part of one was evicted after it was read.
         """
         ...
 

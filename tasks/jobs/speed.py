@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import MAX_STAGES
-from ..inference.routing import Members
+from ..inference.shards import Members
 from . import defaults
 from .kinds.kind import RowSize
 

@@ -152,7 +152,7 @@ class Hub:
         self._host = parsed.hostname
         self._token = token
         self._patience = patience or Patience()
-        follow = _Redirects(parsed.scheme, not _is_public(parsed.hostname))
+        follow = Redirects(parsed.scheme, not is_public(parsed.hostname))
         connections = _Connections(self._patience.window)
         self._opener = urllib.request.build_opener(follow, connections)
 
@@ -311,9 +311,10 @@ class Hub:
                 f"the hub at {self._host} stopped sending",
                 hint="repeat the command: it continues where it stopped",
             )
+        words = getattr(reason, "strerror", None) or str(reason)
         return ModelError(
             "hub-unreachable",
-            f"the hub at {self._host} cannot be used: {ascii(str(reason))[:200]}",
+            f"the hub at {self._host} cannot be reached: {ascii(words)[1:-1][:200]}",
             hint="check the network, then repeat the command: it continues where it stopped",
         )
 
@@ -379,7 +380,7 @@ class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return made
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
+class Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects that a hub needs: to https, and from a public host to public hosts."""
 
     max_redirections = REDIRECTS
@@ -398,18 +399,19 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         """Return the next request. Raises ModelError `hub-redirect` if it may not be sent."""
         try:
-            self._check(urllib.parse.urlsplit(newurl))
+            self.check(urllib.parse.urlsplit(newurl))
         except ModelError:
             fp.close()
             raise
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
-    def _check(self, url: urllib.parse.SplitResult) -> None:
+    def check(self, url: urllib.parse.SplitResult) -> None:
+        """Raise ModelError `hub-redirect` if a redirect to this address may not be followed."""
         left = (self._scheme, url.scheme) == ("https", "http")
         if url.scheme not in ("http", "https") or left:
             _bad_redirect(f"to an address of the kind {ascii(url.scheme)[:20]}")
         host = url.hostname or ""
-        if not self._private and not _is_public(host):
+        if not self._private and not is_public(host):
             _bad_redirect(f"to the private address {ascii(host)[:80]}")
 
 
@@ -421,7 +423,7 @@ def _bad_redirect(where: str) -> NoReturn:
     )
 
 
-def _is_public(host: str) -> bool:
+def is_public(host: str) -> bool:
     """Return whether all addresses of a host are public. An unknown host counts as public."""
     try:
         found = {str(each[4][0]).partition("%")[0] for each in socket.getaddrinfo(host, None)}

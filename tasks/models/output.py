@@ -18,7 +18,7 @@ import numpy as np
 
 from ...dht.defaults import DISK_RESERVE, ITEM_BYTES
 from ...dht.errors import ModelError, NotEnoughDisk, unwritable
-from ..engine.layouts import METHOD, Layout, Layouts
+from ..engine.layouts import Layout, Layouts
 from .quantise import Floats, Parts, quantise
 
 ROWS_VALUES: Final = 1 << 20  # values of the rows that are converted at a time
@@ -34,7 +34,7 @@ class Output:
     """One parameter of the converted model.
 
     `layout` is None for floats, which are stored as `dtype`. `pieces` yields the tensors that
-    store it, some rows at a time, each by the end of its name.
+    store it, some rows at a time, by what follows the parameter's name in theirs.
     """
 
     role: str
@@ -94,16 +94,6 @@ def quantised_pieces(rows: Callable[[], Iterator[Floats]], layout: Layout) -> It
     """Quantise rows of float values, which arrive some at a time."""
     for some in rows():
         yield quantise(some, layout)
-
-
-def float_bytes(values: Floats, dtype: str) -> bytes:
-    """Return values in a float dtype of safetensors, rounded to nearest even."""
-    if dtype == "F32":
-        return values.astype("<f4").tobytes()
-    if dtype == "F16":
-        return values.astype("<f2").tobytes()
-    bits = np.ascontiguousarray(values, "<f4").view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
 
 
 def floats_of(data: bytes | memoryview, dtype: str) -> Floats:
@@ -168,9 +158,3 @@ def _check_whole(
                 f"the source lacks values of `{output.role}`",
                 hint="download the model again; if the error stays, its publisher made a mistake",
             )
-
-
-def is_ours(config: Mapping[str, object]) -> bool:
-    """Return whether a config.json states the layouts of quantised weights."""
-    told = config.get("quantization_config")
-    return isinstance(told, Mapping) and told.get("quant_method") == METHOD

@@ -131,7 +131,7 @@ class _RequestCosts:
         want: Want,
         beliefs: Beliefs,
         now: float,
-        said: Replies,
+        replies: Replies,
         cached: Mapping[PeerId, int] | int,
     ) -> None:
         """Create the costs. `cached` positions are cached at all stages; or it has those of each
@@ -140,8 +140,8 @@ class _RequestCosts:
         self._want = want
         self._beliefs = beliefs
         self._now = now
-        self._said = said
-        self._asked = {shard.parts for shard in said}
+        self._replies = replies
+        self._asked = {shard.parts for shard in replies}
         self._cached = cached
         self._sent_rows = max(want.rows - (cached if isinstance(cached, int) else 0), 1)
         self._trips: dict[tuple[PeerId | None, PeerId], float] = {}
@@ -163,12 +163,12 @@ class _RequestCosts:
         count: prompts stay with the replicas that their hash chooses, where the next prompt with
         the same beginning will look for them.
         """
-        said, before = self._said.get(shard), self._beliefs.load(shard, self._now)
+        reply, before = self._replies.get(shard), self._beliefs.load(shard, self._now)
         if self._doubted(shard):
             return None
-        if before is None or (said is None and shard.parts in self._asked):
+        if before is None or (reply is None and shard.parts in self._asked):
             return None
-        return before.wait_s if said is None else said.wait_s + self._beliefs.given(shard)
+        return before.wait_s if reply is None else reply.wait_s + self._beliefs.given(shard)
 
     def shard(self, hop: Hop) -> Shard:
         return Shard(hop.peer, self._want.root, hop.parts)
@@ -179,10 +179,10 @@ class _RequestCosts:
             return self._cached
         if hop.parts.start or hop.parts.stop < self._want.layers:
             return 0
-        said = self._said.get(self.shard(hop))
-        if said is None or self._doubted(self.shard(hop)):
+        reply = self._replies.get(self.shard(hop))
+        if reply is None or self._doubted(self.shard(hop)):
             return self._cached.get(hop.peer, 0)
-        return said.cached
+        return reply.cached
 
     def _doubted(self, shard: Shard) -> bool:
         return self._lateness(shard) > 0.0
@@ -202,8 +202,8 @@ class _RequestCosts:
         shard = self.shard(hop)
         times = self._beliefs.times(shard, self._view.claimed(hop))
         rows = max(self._want.rows - self.cached(hop), 1)
-        said = self.wait(shard)
-        wait = self._unasked if said is None else said
+        known = self.wait(shard)
+        wait = self._unasked if known is None else known
         wait += self._lateness(shard) + self._beliefs.silent(shard, self._now)
         prompt, span = rows * times.row_s, min(rows, SPAN_ROWS) * times.row_s
         whole = hop.parts.start == 0 and hop.parts.stop == self._want.layers
@@ -296,23 +296,23 @@ class Router:
         want: Want,
         hops: Sequence[Hop],
         now: float,
-        said: Replies = NO_REPLIES,
+        replies: Replies = NO_REPLIES,
     ) -> PlannedChain | None:
         """Return the best chain by what is believed now, or None if there is none.
 
-        `said` has the replies of the stages that were asked for this request.
+        `replies` are those of the stages that were asked for this request.
         """
-        search = self._search(view, want, hops, now, said)
+        search = self._search(view, want, hops, now, replies)
         chain = search.best(hops)
         if chain is None:
             return None
         if len(chain) > 1:
             measured = self.measured.of(want.root).latest()
             others = [(search, each) for each in measured if {*each} <= {*hops}]
-            for search_, other in [*others, *self._remembered(view, want, hops, now, said)]:
+            for search_, other in [*others, *self._remembered(view, want, hops, now, replies)]:
                 if search_.rank(other)[:2] < search.rank(chain)[:2]:
                     search, chain = search_, other
-        return self._planned(view, want, search, chain, said)
+        return self._planned(view, want, search, chain, replies)
 
     def describe(
         self, view: GatewayView, want: Want, chain: tuple[Hop, ...], now: float
@@ -326,20 +326,20 @@ class Router:
         want: Want,
         hops: Sequence[Hop],
         now: float,
-        said: Replies = NO_REPLIES,
+        replies: Replies = NO_REPLIES,
         cached: int | None = None,
     ) -> Search:
         found = self.sent.find(want.prefix) if cached is None else {}
         alone = {chain[0]: count for chain, count in found.items() if len(chain) == 1}
         known = alone if cached is None else cached
-        costs = _RequestCosts(view, want, self.beliefs, now, said, known)
+        costs = _RequestCosts(view, want, self.beliefs, now, replies, known)
         costs.expect(hops)
         tokens = min(want.tokens, EXPECTED_TOKENS)
         measured = MeasuredNow(self.measured.of(want.root), now)
         return Search(want.layers, costs, want.session, view.avoid, tokens, measured)
 
     def _remembered(
-        self, view: GatewayView, want: Want, hops: Sequence[Hop], now: float, said: Replies
+        self, view: GatewayView, want: Want, hops: Sequence[Hop], now: float, replies: Replies
     ) -> Iterable[tuple[Search, tuple[Hop, ...]]]:
         """Yield the chains of several stages that have computed the prefix before.
 
@@ -348,15 +348,20 @@ class Router:
         for peers, cached in self.sent.find(want.prefix).items():
             chain = _chain_of(hops, peers, want.layers)
             if chain is not None:
-                yield self._search(view, want, hops, now, said, cached), chain
+                yield self._search(view, want, hops, now, replies, cached), chain
 
     def _planned(
-        self, view: GatewayView, want: Want, search: Search, chain: tuple[Hop, ...], said: Replies
+        self,
+        view: GatewayView,
+        want: Want,
+        search: Search,
+        chain: tuple[Hop, ...],
+        replies: Replies,
     ) -> PlannedChain:
         stages, wait = list[StageTimes](), 0.0
         for hop in chain:
             shard = Shard(hop.peer, want.root, hop.parts)
-            load = said.get(shard)
+            load = replies.get(shard)
             cost = search.costs.stage(hop)
             told = load.wait_s if load is not None else None
             stages.append(StageTimes(shard, view.claimed(hop), told, cost.prompt_s))

@@ -87,8 +87,9 @@ def submit(
     row, in the same order. JOB.toml describes a job in the same words as these options. The PROMPT
     `-` reads one prompt from standard input. When an id is printed, its job is stored on this
     node's disk, and on another node unless the command says otherwise. Every node of the swarm can
-    read the jobs, unless they are sealed; a node that computes a row sees it in any case. A
-    fine-tuning is one that other nodes train (`shoal finetune --movable`). Needs a running daemon.
+    read the jobs, unless they are sealed; a node that computes a row sees it in any case. With
+    `--kind finetune`, other nodes train, as with `shoal finetune --movable`. Needs a running
+    daemon.
     """
     if output is not None and not follow:
         hint = "add --follow; or fetch the output later: `shoal job result ID -o FILE`"

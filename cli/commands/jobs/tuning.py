@@ -51,7 +51,7 @@ def show_tuning(data: Path, text: str, *, as_json: bool) -> bool:
 
 
 def find_tuning(data: Path, text: str) -> "ShownTuning | None":
-    """Return a fine-tuning of this node by its id, or None if it has none."""
+    """Return the fine-tuning of this node with an id, or None if there is none."""
     from ..finetune import shown
 
     try:

@@ -1,4 +1,4 @@
-"""Rules for jobs: the authors for whom this node works, and the peers that help with its own."""
+"""Rules for jobs: the authors that this node works for, and the peers that help with its own."""
 
 from ....state.group.facts import Role
 from ....state.group.group import Group

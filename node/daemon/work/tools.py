@@ -43,7 +43,7 @@ class JobTools:
         services, serving, stage = computing.services, computing.serving, computing.stage
         self.node = JobNode(host, network.state, base.identity.peer, network.endpoint.guard)
         self.rules = JobRules(base, network)
-        """The authors for whom this node works."""
+        """The authors that this node works for."""
         self.seals = JobSeals(base.identity, host, self.rules.group)
         """Keys of sealed jobs."""
         storage = Storage(base.library, content.quota, content.announced.withdraw)

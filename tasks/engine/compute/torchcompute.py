@@ -5,7 +5,7 @@ Tensors between the layers have the shape (rows, hidden).
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..defaults import (
     CALIBRATION_S,
     CHANGED,
     LEAST_ROWS,
+    MEASURE_S,
     PICKS,
     PROMPT_PART,
     TEXT_BLOCKS,
@@ -374,6 +375,22 @@ def measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     return StepCosts(fixed, row, attended, chosen=chosen, alone=alone, picks=picks, part=part)
 
 
+def _least(model: TorchCompute, work: Callable[[], object]) -> float:
+    """Return the least seconds of two runs, or of as many as MEASURE_S allows, after a first one.
+
+    The first one may wait for the disk. Those after it may be slow, because the processor's caches
+    are empty and it has not reached its clock.
+    """
+    where, times = model.device.name, list[float]()
+    work()
+    first = clock(where)
+    while len(times) < 2 or clock(where) - first < MEASURE_S:
+        began = clock(where)
+        work()
+        times.append(clock(where) - began)
+    return min(times)
+
+
 def _pick_costs(model: TorchCompute) -> PickCosts:
     """Measure the choice of tokens with costly parameters beside that of the likeliest ones."""
     size = model.arch.vocab
@@ -382,13 +399,8 @@ def _pick_costs(model: TorchCompute) -> PickCosts:
     hot = Sampling(100.0, top_p=0.999999)
 
     def seconds(sampling: Sampling, top: int = 0, change: Change | None = None) -> float:
-        times = []
-        for _ in range(3):  # the first one warms up
-            began = clock(model.device.name)
-            picks = [Pick(logits[:1], sampling, at, top, change) for at in range(PICKS)]
-            model.chosen(logits, picks)
-            times.append(clock(model.device.name) - began)
-        return min(times) / PICKS
+        picks = [Pick(logits[:1], sampling, at, top, change) for at in range(PICKS)]
+        return _least(model, lambda: model.chosen(logits, picks)) / PICKS
 
     likeliest = seconds(Sampling())
     one, most = seconds(hot._replace(top_k=1)), seconds(hot._replace(top_k=max(1, size - 1)))
@@ -410,14 +422,13 @@ def _texts_seconds(model: TorchCompute, rows: int) -> float:
         table = BlockTable(pool, end)
         table.prepare(0, end)
         pieces.append(Piece(table, source, row, 1, end - 1, True))
-    times = []
-    for _ in range(3):  # the first one warms up
-        began = clock(model.device.name)
+
+    def step() -> None:
         found = model.forward(pieces)
         if model.parts.head:
             model.choose([Pick(each, Sampling(), end) for each in found])
-        times.append(clock(model.device.name) - began)
-    return min(times)
+
+    return _least(model, step)
 
 
 def _chosen_seconds(model: TorchCompute, rows: int) -> float:
@@ -427,15 +438,8 @@ def _chosen_seconds(model: TorchCompute, rows: int) -> float:
         return 0.0
     dtype, where = TORCH_DTYPES[model.dtype], model.device.torch
     values = torch.ones(rows, model.arch.hidden, dtype=dtype, device=where)
-    found = []
-    for count in (1, rows):
-        times = []
-        for _ in range(3):  # the first one warms up
-            began = clock(model.device.name)
-            model.logits(values[:count])
-            times.append(clock(model.device.name) - began)
-        found.append(min(times))
-    return max(0.0, found[1] - found[0]) / (rows - 1)
+    one = _least(model, lambda: model.logits(values[:1]))
+    return max(0.0, _least(model, lambda: model.logits(values)) - one) / (rows - 1)
 
 
 def _padded_seconds(model: TorchCompute, rows: int) -> float:
@@ -454,14 +458,13 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     source = model.device.upload(random.to(TORCH_DTYPES[model.dtype]))
     state = StateUse(0, fresh=True) if len(model._states.inputs) else None
     piece = Piece(table, source, 0, rows, 0, rows == 1, None, state)
-    times = []
-    for _ in range(3):  # the first one warms up
-        began = clock(model.device.name)
+
+    def step() -> None:
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
-        times.append(clock(model.device.name) - began)
-    return min(times)
+
+    return _least(model, step)
 
 
 def _adapted_seconds(model: TorchCompute, adapter: Lora, rows: int) -> float:
@@ -473,14 +476,13 @@ def _adapted_seconds(model: TorchCompute, adapter: Lora, rows: int) -> float:
         for matrix, wide, inputs in matrix_shapes(arch)
     ]
     values = torch.zeros(rows, max(inputs for _, _, inputs in work), dtype=dtype, device=where)
-    times = []
-    for _ in range(3):
-        began = clock(model.device.name)
+
+    def change() -> None:
         for layer in range(len(model.layers)):
             for matrix, out, inputs in work:
                 step.change(out, values[:, :inputs], layer, matrix)
-        times.append(clock(model.device.name) - began)
-    return min(times)
+
+    return _least(model, change)
 
 
 def _attended(model: TorchCompute, rows: int) -> float:
@@ -495,9 +497,5 @@ def _attended(model: TorchCompute, rows: int) -> float:
     batch, where = Attention([piece], arch.kv_heads, model.device), model.device.torch
     queries = torch.zeros(rows, arch.heads, arch.head_dim, dtype=dtype, device=where)
     keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype, device=where)
-    times = []
-    for _ in range(3):
-        began = clock(model.device.name)
-        batch.attend(queries, keys, keys, 0)
-        times.append(clock(model.device.name) - began)
-    return min(times) * len(model._memory.keys) / (rows * size)
+    seconds = _least(model, lambda: batch.attend(queries, keys, keys, 0))
+    return seconds * len(model._memory.keys) / (rows * size)

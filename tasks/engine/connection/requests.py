@@ -125,7 +125,7 @@ class WorkerRequests:
         self._flush(channel)
 
     async def _send_large(self, header: Header, payload: Buffer) -> None:
-        """Do the same, but let a thread copy the payload, which takes 1 ms for each megabyte."""
+        """Send as `send` does, but let a thread copy the payload, which takes 1 ms a megabyte."""
         channel = self.channel
         assert channel is not None  # the caller has looked
         try:

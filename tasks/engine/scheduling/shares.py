@@ -6,9 +6,9 @@
 import heapq
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from math import sqrt
 
 from ..defaults import USERS
-from ..kv.blocks import BLOCK
 from .costs import AdapterCosts, StepCosts
 
 
@@ -75,6 +75,7 @@ class Share:
     rows: int = 0
     position: int = 0
     decode: bool = False  # whether the rows continue a text, and are not part of a prompt
+    more: bool = False  # whether other work of the session waits behind these rows
     pick: float = 0.0  # seconds for a token beyond those for the likeliest one
 
     def picks(self, seconds: float) -> None:
@@ -84,15 +85,18 @@ class Share:
 
 
 def affordable(share: Share, seconds: float) -> int:
-    """Return about how many rows of a session can be computed in `seconds`."""
+    """Return how many rows of a session's prompt can be computed in `seconds`."""
     if share.adapter is not None:
         seconds -= share.adapter.fixed
+    pair = share.costs.attended
+    first = share.row + pair * (share.position + 0.5)
+    if seconds >= share.rows * (first + 0.5 * pair * share.rows):
+        seconds -= share.pick
     if seconds <= 0:
         return 0
-    each = share.row + share.costs.attended * (share.position + BLOCK)
-    if seconds >= each * share.rows:
-        seconds -= share.pick
-    return max(0, int(seconds / each)) if each > 0 else share.rows
+    # Each row takes longer than the one before it, by `pair`.
+    both = first + sqrt(first * first + 2 * pair * seconds)
+    return min(share.rows, int(2 * seconds / both)) if both > 0 else share.rows
 
 
 def prune_users(gateway: Gateway) -> None:

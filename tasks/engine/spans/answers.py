@@ -30,7 +30,7 @@ class FrameOutput:
     settle: Callable[[bool], None] = lambda urgent: None
 
 
-class StoredAnswers:
+class SpanAnswers:
     """Emits the answers to spans of all sessions of a worker."""
 
     def __init__(
@@ -55,7 +55,7 @@ class StoredAnswers:
         self._urgent = False
 
     @staticmethod
-    def choose(model: Compute, done: list[tuple[Session, SpanInProgress, list[Any]]]) -> None:
+    def choose(model: Compute, done: Done) -> None:
         """Choose the next token of each session whose span is complete and wants one, and for a
         window those after each of its positions."""
         wanting = []

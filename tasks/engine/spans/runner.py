@@ -5,7 +5,6 @@ shards (shard.py) do the computing.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any
 
 from ..defaults import REFERENCE_PART, REFERENCE_SAVED
 from ..errors import EngineError
@@ -21,7 +20,7 @@ from ..session import AnsweredSpan, Session, SpanInProgress
 from ..shard import Piece, StepStopped, Stop
 from ..training import Training
 from ..wire import Header
-from .answers import FrameOutput, StoredAnswers
+from .answers import Done, FrameOutput, SpanAnswers
 from .checks import check
 from .room import Room
 
@@ -52,7 +51,7 @@ class Runner:
         self._stop = stop
         self._by_share: dict[Share, Session] = {}
         groups, retries = self.scheduler.groups, self._may_retry
-        self.answers = StoredAnswers(output, groups, clock, retries)
+        self.answers = SpanAnswers(output, groups, clock, retries)
         self._reference_s = 0.0  # owed for steps without the native kernels; negative: saved up
         self._repaid_at = clock()
         self.room = Room(
@@ -262,7 +261,8 @@ class Runner:
                 row_s = costs.row + costs.attended * place
                 most = session.ahead.rows(place, row_s, costs.fixed, self._clock())
                 rows = min(rows, most)
-            self.scheduler.want(session.share, rows, job.position, decode=job.decode)
+            more = bool(session.waiting) or rows < job.count - job.done
+            self.scheduler.want(session.share, rows, job.position, decode=job.decode, more=more)
 
     def step(self) -> None:
         """Compute the rows that the scheduler chooses, all of one shard."""
@@ -294,7 +294,7 @@ class Runner:
             outputs = iter(model.forward(pieces, stop))
         except StepStopped:
             return  # a later step computes the same rows
-        done: list[tuple[Session, SpanInProgress, list[Any]]] = []
+        done: Done = []
         for session, rows in work:
             job = session.job
             assert job is not None  # nothing else has run since

@@ -5,6 +5,6 @@ A request is a `Talk`. `Routes` chooses chains for it, `Opening` opens and close
 and `OpenRuns` receives the messages of stages.
 
 Public: `Conversation`, `Talk`, `OpenRuns`, `Opening`, `Routes`, `Replacing`, `ItemQueue`,
-`Recomputed`. Imports `drafting/`, `engine/`, `routing/`, `surviving/`, `text/`, `state/` and
-`transport/`.
+`Recomputed`. Imports `drafting/`, `engine/`, `placement/`, `routing/`, `surviving/`, `text/`,
+`state/` and `transport/`.
 """

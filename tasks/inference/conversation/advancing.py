@@ -15,10 +15,10 @@ from ....state.directory import Directory
 from ....transport.identity import PeerId
 from ...defaults import MOVE_AGAIN, MOVE_LOOK, MOVE_PAIRED, MOVE_PAUSE, MOVE_RATIO, MOVES
 from ...routing.defaults import EXPECTED_TOKENS
+from ...routing.paths import Hop
 from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..routing import Hop
 from .items import Faster
 from .standing import Standing
 from .talk import Talk
@@ -51,11 +51,11 @@ class Advancing:
             await trio.sleep(MOVE_LOOK)
             if not run.round_s:
                 continue  # too few tokens have come over this chain
-            route = await self._faster(talk, run)
-            if route and await self._standing.prepare(talk, run, route):
-                run.items.put(Faster(route))
+            chain = await self._faster(talk, run)
+            if chain and await self._standing.prepare(talk, run, chain):
+                run.items.put(Faster(chain))
                 await trio.sleep(MOVE_AGAIN)  # until it has taken over, or failed
-            elif not route:
+            elif not chain:
                 with trio.move_on_after(MOVE_AGAIN):
                     version = await self._directory.changed(version)
 
@@ -71,23 +71,23 @@ class Advancing:
         if not now_s or not left:
             return ()
         self._choice.measure(run, talk.model)
-        route, then_s = await self._best(talk, run)
+        chain, then_s = await self.best(talk, run)
         saved = left * measured * (1 - then_s / now_s)
-        if then_s > MOVE_RATIO * now_s or route == run.route:
+        if then_s > MOVE_RATIO * now_s or chain == run.chain:
             return ()
-        paid = saved >= MOVE_PAUSE + self._standing.rebuild_s(talk, run, route)
-        return route if paid else ()
+        paid = saved >= MOVE_PAUSE + self._standing.rebuild_s(talk, run, chain)
+        return chain if paid else ()
 
-    async def _best(self, talk: Talk, run: GenerationRun) -> Timed:
+    async def best(self, talk: Talk, run: GenerationRun) -> Timed:
         """Return the fastest chain of stages and replicas with known links, and its seconds for a
         token.
 
-        If the last move was a mistake, that is the chain before it, whatever others seem to be.
-        Else it was measured, or differs in one place or two from the present one: others are
-        reached by further moves. Other tasks run between the places: a long chain with many
-        replicas would stall them.
+        If the last move was a mistake, that is the chain before it, however fast others seem.
+        Otherwise only two kinds of chains are compared: those that were measured, and those that
+        differ from the present one in one or two places. Further moves reach the others. Other
+        tasks run between the places, because a long chain with many replicas would stall them.
         """
-        best = run.route, self._choice.token_s(run.route, talk.model)
+        best = run.chain, self._choice.token_s(run.chain, talk.model)
         if talk.moved_from and await self._may_return(talk, run):
             seconds = self._choice.token_s(talk.moved_from, talk.model)
             if seconds <= MOVE_RATIO * run.round_s:
@@ -95,17 +95,17 @@ class Advancing:
         if talk.moves >= MOVES:
             return best
         replicas = list[list[Hop]]()
-        for hop in run.route:
+        for hop in run.chain:
             await trio.lowlevel.checkpoint()
             replicas.append(self._replicas(talk, hop))
         for chain in self._choice.measured(talk.model):
-            if _consists(chain, run.route, replicas):
+            if _consists(chain, run.chain, replicas):
                 seconds = self._choice.token_s(chain, talk.model)
                 best = (chain, seconds) if seconds < best[1] else best
         return await self._changed(talk, best, replicas)
 
     async def _changed(self, talk: Talk, best: Timed, replicas: Sequence[Collection[Hop]]) -> Timed:
-        """Return the fastest chain that differs from the best one in one place or two, or that one.
+        """Return the fastest chain: the best one, or one that differs from it in one or two places.
 
         Two places are tried together: a stage and the next one may both be near each other and far
         from the others. They are tried with the MOVE_PAIRED best replicas of each place.
@@ -116,30 +116,30 @@ class Advancing:
             await trio.lowlevel.checkpoint()
             timed = list[tuple[float, PeerId, Hop]]()
             for other in (each for each in others if each.peer not in taken):
-                route = _with(base, (place, other))
-                timed.append((self._choice.token_s(route, talk.model), other.peer, other))
-                best = self._faster_of(best, route, timed[-1][0])
+                chain = _with(base, (place, other))
+                timed.append((self._choice.token_s(chain, talk.model), other.peer, other))
+                best = self._faster_of(best, chain, timed[-1][0])
             found.append([(place, other) for *_, other in nsmallest(MOVE_PAIRED, timed)])
         for firsts, seconds in combinations(found, 2):
             await trio.lowlevel.checkpoint()
             for one, two in product(firsts, seconds):
                 if one[1].peer != two[1].peer:
-                    route = _with(base, one, two)
-                    best = self._faster_of(best, route, self._choice.token_s(route, talk.model))
+                    chain = _with(base, one, two)
+                    best = self._faster_of(best, chain, self._choice.token_s(chain, talk.model))
         return best
 
-    def _faster_of(self, best: Timed, route: tuple[Hop, ...], seconds: float) -> Timed:
-        """Return the faster one of two chains: the best one, unless the other one is known."""
-        return (route, seconds) if seconds < best[1] and self._choice.knows(route) else best
+    def _faster_of(self, best: Timed, chain: tuple[Hop, ...], seconds: float) -> Timed:
+        """Return the faster one of two chains. Only one with known links replaces the best one."""
+        return (chain, seconds) if seconds < best[1] and self._choice.knows(chain) else best
 
     async def _may_return(self, talk: Talk, run: GenerationRun) -> bool:
         """Return whether the stages of the chain before the last move still serve their layers."""
         replicas = list[list[Hop]]()
-        for hop in run.route:
+        for hop in run.chain:
             await trio.lowlevel.checkpoint()
             found = self._standing.replicas(talk, hop)
             replicas.append([other for other in found if self._courier.reaches(other.peer)])
-        return _consists(talk.moved_from, run.route, replicas)
+        return _consists(talk.moved_from, run.chain, replicas)
 
     def _replicas(self, talk: Talk, hop: Hop) -> list[Hop]:
         """Return the linked replicas of a stage that this answer has not left: the nearest ones."""
@@ -158,10 +158,10 @@ def _with(chain: Sequence[Hop], *changes: tuple[int, Hop]) -> tuple[Hop, ...]:
 
 
 def _consists(
-    chain: Sequence[Hop], route: Sequence[Hop], replicas: Sequence[Collection[Hop]]
+    chain: Sequence[Hop], present: Sequence[Hop], replicas: Sequence[Collection[Hop]]
 ) -> bool:
     """Return whether a chain has at each place the stage of the present one, or a replica of it."""
-    places = zip(chain, route, replicas, strict=False)
-    return len(chain) == len(route) and all(
+    places = zip(chain, present, replicas, strict=False)
+    return len(chain) == len(present) and all(
         hop == own or hop in found for hop, own, found in places
     )

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
+from ...routing.paths import Hop
 from ...text.process import LikelyText, TextDelta, TokenText
 from ..generation import (
     Awaited,
@@ -13,8 +14,7 @@ from ..generation import (
     Routed,
     Summary,
 )
-from ..routing import Hop
-from ..session import SampledToken
+from ..messages import SampledToken
 from .items import Arrived, Pooled
 
 
@@ -86,11 +86,11 @@ class Answer:
         """Number of tokens generated so far."""
         return len(self._ids) - self._prompt
 
-    async def begin(self, route: Sequence[Hop]) -> None:
+    async def begin(self, chain: Sequence[Hop]) -> None:
         """Emit the chain that starts or continues the answer."""
-        self._hops = len(route)
+        self._hops = len(chain)
         self._moved = bool(self._times)
-        await self._emit(Routed(tuple(route)))
+        await self._emit(Routed(tuple(chain)))
 
     async def wait(self, event: Awaited) -> None:
         """Tell the client that the answer waits for a node."""

@@ -21,10 +21,11 @@ from ...engine.families import weight_bytes
 from ...engine.interface import Parts
 from ...errors import BadMessage
 from ...message import HeaderMessage
+from ...placement.holes import holes_of
 from ..courier import Courier
 from ..generation import Model
 from ..line import overloaded
-from ..routing import Members, holes_of
+from ..shards import Members
 
 AskCode = Literal["loading", "full", "no-fit", "unasked"]
 

@@ -18,7 +18,7 @@ from ...defaults import (
 from ...errors import SessionError, StageLost
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_code
+from ..messages import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_code
 from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
 from .advancing import Advancing
@@ -65,7 +65,7 @@ class Conversation:
         Raises what `Gateway.generate` raises.
         """
         while talk.run is None or not await self._converse(talk):
-            await self._opening.give_way(talk)
+            await self._opening.yield_turn(talk)
 
     async def _converse(self, talk: Talk) -> bool:
         """Send the prompt over the open chain and receive the tokens. Return whether the answer is
@@ -167,7 +167,7 @@ class Conversation:
 
     def _begin(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
         """Send the first spans of the prompt, or the last token of a chain that continues."""
-        for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
+        for _ in range(min(len(run.chain) + 1, SPANS_UNDER_WAY)):
             self._feed(run, spans)
 
     def _rebuild(self, run: GenerationRun, places: Collection[int]) -> None:

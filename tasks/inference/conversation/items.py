@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import trio
 
 from ...errors import SessionError
-from ..routing import Hop
-from ..session import SampledToken, SpanProgress
+from ...routing.paths import Hop
+from ..messages import SampledToken, SpanProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """A chain that is faster than the session's. Its other stages are standbys now."""
+    """A chain that is faster than the session's. Stages that only it has are standbys now."""
 
-    route: tuple[Hop, ...]
+    chain: tuple[Hop, ...]
 
 
 Item = Arrived | Pooled | SpanProgress | Needed | Complete | Faster | SessionError

@@ -8,11 +8,11 @@ from ....state.membership.record import MemberRecord, ShardRecord
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...defaults import MAX_POSITIONS, OPEN_ATTEMPTS
+from ...routing.paths import Hop
 from ..chain import Chains, StageRefused
 from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..routing import Hop
 from ..surviving.continuing import Continuation
 from .runs import OpenRuns
 from .talk import Talk
@@ -94,32 +94,32 @@ class Mending:
         covered = before.covered({*lost, *filter(self._courier.is_quiet, _standing(before))})
         kept = {hop.peer: hop for hop in covered if hop.peer not in lost}
         # Places are known by peer, but a peer may be several stages.
-        if len(before.places) < len(before.route) or not kept or before.terms.pooled:
+        if len(before.places) < len(before.chain) or not kept or before.terms.pooled:
             return None
         new = talk.new - talk.answer.made
-        route = covered
+        chain = covered
         if len(kept) < len(covered):
             members = self._around(talk, covered, kept, set(lost) - set(returning))
             # A new link takes time, so linked members are tried first.
             linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
             wanted = talk.model, before.session
-            route = self._choice.replaced(*wanted, linked, len(talk.ids), new)
-            route = route or self._choice.replaced(*wanted, members, len(talk.ids), new)
-        if any(hop not in route for hop in kept.values()):
+            chain = self._choice.replaced(*wanted, linked, len(talk.ids), new)
+            chain = chain or self._choice.replaced(*wanted, members, len(talk.ids), new)
+        if any(hop not in chain for hop in kept.values()):
             return None
-        run = GenerationRun(before.session, route, talk.ids, new, self._host.now(), before.terms)
-        if len(run.places) < len(run.route):
+        run = GenerationRun(before.session, chain, talk.ids, new, self._host.now(), before.terms)
+        if len(run.places) < len(run.chain):
             return None
         talk.epoch += 1
         run.epoch, run.start = talk.epoch, min(before.computed, len(talk.ids) - 1)
         run.activations, run.pace.token_s = before.activations, before.pace.token_s
         run.continuation = Continuation(run.start, frozenset(kept))
         run.can_draft = before.can_draft
-        run.named = min(before.named, _named_places(before, route))
+        run.named = min(before.named, _named_places(before, chain))
         run.standbys = {
             place: each
             for place, each in before.standbys.items()
-            if each.hop not in route and route[place : place + 1] == before.route[place : place + 1]
+            if each.hop not in chain and chain[place : place + 1] == before.chain[place : place + 1]
         }
         return run
 
@@ -166,9 +166,9 @@ class Mending:
             talk.run, done = run, True
             await self._chains.drop(before, set(before.peers) - set(run.peers))
             for each in before.standbys.values():
-                if each.hop not in run.route and each not in run.standbys.values():
+                if each.hop not in run.chain and each not in run.standbys.values():
                     await self._chains.drop(before, {each.hop.peer}, each.epoch)
-            await talk.answer.begin(run.route)
+            await talk.answer.begin(run.chain)
             return True
         finally:
             if not done:
@@ -198,7 +198,7 @@ def _named_places(before: GenerationRun, after: Sequence[Hop]) -> int:
     from the stage that it replaces.
     """
     copied = [place for place, each in before.standbys.items() if each.fed and each.hop in after]
-    return min(_shared_start(before.route, after), *(place - 1 for place in copied), len(after) - 1)
+    return min(_shared_start(before.chain, after), *(place - 1 for place in copied), len(after) - 1)
 
 
 def _shared_start(before: Sequence[Hop], after: Sequence[Hop]) -> int:

@@ -43,7 +43,7 @@ class Opening:
         finally:
             self._choice.leave(talk.place)
         if talk.run is not None:
-            await talk.answer.begin(talk.run.route)
+            await talk.answer.begin(talk.run.chain)
             if talk.request.apart is not None:
                 talk.request.apart.used.update(talk.run.peers)
 
@@ -56,7 +56,7 @@ class Opening:
             except Overloaded:
                 raise
             except (SessionError, NoRoute) as error:
-                # A node may be too busy with loading to be heard, and then it is on no route.
+                # A node may be too busy with loading to be heard, and then it is in no chain.
                 quiet = set(filter(self._courier.is_quiet, awaited))
                 awaited = returning(talk.refused) or quiet
                 if not awaited:
@@ -116,7 +116,7 @@ class Opening:
             if talk.run is not run:
                 await self._close(run)
 
-    async def give_way(self, talk: Talk) -> None:
+    async def yield_turn(self, talk: Talk) -> None:
         """If the request's turn has ended, close its chain and wait for the next turn. Then open a
         chain if none is open.
 

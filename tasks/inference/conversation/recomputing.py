@@ -1,4 +1,4 @@
-"""Recomputes an answer that another node says to have generated.
+"""Recomputes an answer that another node claims to have generated.
 
 The tokens of the answer are sent as drafts, so that a chain computes many positions in one pass. At
 each position the head chooses a token as it always does. The answer is right if that is the token
@@ -16,9 +16,9 @@ from msgspec import structs
 from ...drafting.drafter import Drafter, Guess
 from ...engine.interface import Sampling
 from ...engine.sampling import gumbel
+from ...routing.paths import Hop
 from ..generation import Awaited
-from ..routing import Hop
-from ..session import SampledToken
+from ..messages import SampledToken
 from .answer import Answer
 from .items import Arrived, Pooled
 
@@ -85,9 +85,9 @@ class KnownAnswer:
         """Return a drafter that knows the answer."""
         return _KnownTexts((*self._ids[: self._prompt], *self._tokens))
 
-    async def begin(self, route: Sequence[Hop]) -> None:
+    async def begin(self, chain: Sequence[Hop]) -> None:
         """Start or continue on a chain."""
-        await self._answer.begin(route)
+        await self._answer.begin(chain)
 
     async def wait(self, event: Awaited) -> None:
         """Wait until a node serves the layers that a lost stage had. No client hears of it."""

@@ -70,7 +70,7 @@ class Refilling:
         """Return the layers of the stages that are lost or do not answer."""
         return tuple(
             (hop.parts.start, hop.parts.stop)
-            for hop in run.route
+            for hop in run.chain
             if hop.peer in lost or not self._courier.reaches(hop.peer)
         )
 

@@ -118,15 +118,15 @@ class Replacing:
 
     async def advance(self, talk: Talk, before: GenerationRun, faster: Faster) -> bool:
         """Let a faster chain take over, whose new stages are standbys. Return whether it has."""
-        without = {*before.peers} - {hop.peer for hop in faster.route}
-        returns = faster.route == talk.moved_from
+        without = {*before.peers} - {hop.peer for hop in faster.chain}
+        returns = faster.chain == talk.moved_from
         talk.moves = MOVES if returns else talk.moves + 1
-        if before.covered(without) != faster.route:  # a standby has ended meanwhile
+        if before.covered(without) != faster.chain:  # a standby has ended meanwhile
             return False
         if not await self._mending.mend(talk, before, without, ahead=True):
             return False
         talk.left |= without
-        talk.moved_from = () if returns else before.route
+        talk.moved_from = () if returns else before.chain
         return True
 
     async def move(self, talk: Talk, before: GenerationRun, error: StageLost | None = None) -> bool:
@@ -156,7 +156,7 @@ class Replacing:
                     await self._opening.start(talk)
                     return True
                 if talk.run is run:
-                    await talk.answer.begin(run.route)
+                    await talk.answer.begin(run.chain)
                 return talk.run is run
         return False
 

@@ -13,7 +13,7 @@ from ..chain import Chains
 from ..choice import Choice, Wish
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..session import SESSION_BYTES
+from ..messages import SESSION_BYTES
 from .asking import Asking
 from .talk import Talk, refusal_told
 
@@ -104,5 +104,5 @@ class Routes:
         names = b"" if talk.terms.pooled else self._chains.names(talk.model, talk.ids)
         first = not made and talk.request.turn is None and not talk.crashes.preempted
         return Wish(
-            talk.model, talk.ids, talk.new - made, names, talk.place, talk.said, first=first
+            talk.model, talk.ids, talk.new - made, names, talk.place, talk.replies, first=first
         )

@@ -9,7 +9,7 @@ from ...errors import SessionError
 from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun, Model
-from ..session import (
+from ..messages import (
     Failed,
     Need,
     PooledSpan,

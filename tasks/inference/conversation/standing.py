@@ -31,12 +31,13 @@ from ...engine.families import DTYPE_BYTES
 from ...engine.interface import SessionId
 from ...engine.kv.blocks import BLOCK
 from ...errors import BadMessage
+from ...routing.paths import Hop
 from ..chain import Chains
 from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun, Standby
-from ..routing import Hop, parts_of
-from ..session import parse_dtype
+from ..messages import parse_dtype
+from ..shards import parts_of
 from ..surviving.copying import Copied, Copy
 from .talk import Talk
 
@@ -58,13 +59,13 @@ class Standing:
         """Return whether a chain may have standbys: for interactive answers, without adapters,
         which a standby would have to fetch, and where each peer is one stage."""
         own = talk.request.turn is None and not talk.model.adapter
-        return own and not run.terms.pooled and len(run.places) == len(run.route)
+        return own and not run.terms.pooled and len(run.places) == len(run.chain)
 
     async def keep(self, talk: Talk, run: GenerationRun) -> None:
         """Keep standbys for the stages of a chain, until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                for place in range(len(run.route)):
+                for place in range(len(run.chain)):
                     nursery.start_soon(self._keep, talk, run, place)
         finally:
             self._early.discard(run.session)
@@ -74,7 +75,7 @@ class Standing:
         while True:
             await trio.sleep(STANDBY_LOOK)
             standby = run.standbys.get(place)
-            hop = standby.hop if standby is not None else run.route[place]
+            hop = standby.hop if standby is not None else run.chain[place]
             worth = self._rebuild_s(talk, run, place, hop) >= STANDBY_WORTH
             if standby is not None:
                 if worth and standby.ready:
@@ -106,7 +107,7 @@ class Standing:
         """Return the predicted seconds until the stage `other`, which has the state of `have`
         positions, has that of the stage at a place: of the hidden states on their way to it, which
         is long over a relay, and of computing them."""
-        hop, model, rate = run.route[place], talk.model, 0.0
+        hop, model, rate = run.chain[place], talk.model, 0.0
         row = model.hidden * DTYPE_BYTES[parse_dtype(hop.dtype)] if place else 4
         if place and other != hop:
             rate = self._choice.rate(run.peers[place - 1], other.peer)
@@ -114,10 +115,10 @@ class Standing:
         computing = self._choice.believed(hop, model).row_s
         return lacking * (computing + row / (rate or STANDBY_RATE))
 
-    async def prepare(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> bool:
+    async def prepare(self, talk: Talk, run: GenerationRun, chain: Sequence[Hop]) -> bool:
         """Make the stages of another chain standbys of this one. Return whether they can take over
         without a long pause."""
-        for place, (hop, other) in enumerate(zip(run.route, route, strict=True)):
+        for place, (hop, other) in enumerate(zip(run.chain, chain, strict=True)):
             if hop == other:
                 continue
             before = run.standbys.get(place)
@@ -134,17 +135,17 @@ class Standing:
                 return False
         return True
 
-    def rebuild_s(self, talk: Talk, run: GenerationRun, route: Sequence[Hop]) -> float:
+    def rebuild_s(self, talk: Talk, run: GenerationRun, chain: Sequence[Hop]) -> float:
         """Return the predicted seconds until the stages of another chain have their state. Those
         that stand by already have a part of it."""
         have = {(place, each.hop): each.have for place, each in run.standbys.items()}
-        pairs = enumerate(zip(run.route, route, strict=True))
+        pairs = enumerate(zip(run.chain, chain, strict=True))
         new = [(place, other) for place, (hop, other) in pairs if hop != other]
         return sum(self._rebuild_s(talk, run, *each, have.get(each, 0)) for each in new)
 
     async def _begin(self, talk: Talk, run: GenerationRun, place: int) -> bool:
         """Open a standby for a stage. Return whether there is one now."""
-        hop = self._candidate(talk, run, run.route[place])
+        hop = self.candidate(talk, run, run.chain[place])
         return hop is not None and await self._open(talk, run, place, hop)
 
     async def _open(self, talk: Talk, run: GenerationRun, place: int, hop: Hop) -> bool:
@@ -159,14 +160,14 @@ class Standing:
                 await self._give_up(talk, run, standby)
         return run.standbys.get(place) is standby
 
-    def _candidate(self, talk: Talk, run: GenerationRun, hop: Hop) -> Hop | None:
+    def candidate(self, talk: Talk, run: GenerationRun, hop: Hop) -> Hop | None:
         """Return the replica of a stage that may stand by for it, or None: one that is linked, with
         which the chain would be fastest."""
         used = {*run.peers, *(each.hop.peer for each in run.standbys.values())}
         found = dict[tuple[bool, float, PeerId], Hop]()
         free = [other for other in self.replicas(talk, hop) if other.peer not in used]
         for other in self.nearest(talk, free):
-            chain = [other if each == hop else each for each in run.route]
+            chain = [other if each == hop else each for each in run.chain]
             seconds = self._choice.token_s(chain, talk.model)
             found[not self._courier.reaches(other.peer), seconds, other.peer] = other
         return found[min(found)] if found else None

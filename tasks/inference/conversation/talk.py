@@ -8,10 +8,10 @@ from ...drafting.speculation import DraftCounts
 from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
 from ...routing.beliefs import Load, Shard
+from ...routing.paths import Hop
 from ..embedding import PooledAnswer
 from ..generation import GenerateRequest, GenerationRun, Model, SessionPurpose
 from ..line import RoomRequest
-from ..routing import Hop
 from ..surviving.recovery import Crashes
 from .answer import Answer
 from .recomputing import KnownAnswer
@@ -40,7 +40,7 @@ class Talk:
     accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number
     place: RoomRequest = field(init=False)  # in the line of those that wait for room
-    said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
+    replies: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
 
     def __post_init__(self) -> None:
         if self.request.exact:

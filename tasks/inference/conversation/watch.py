@@ -18,7 +18,7 @@ from ...defaults import (
 from ...errors import BadMessage
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..session import AskState, StageState
+from ..messages import AskState, StageState
 from .talk import lost_stage
 
 _GONE = frozenset({"unknown-session", "session-closed"})

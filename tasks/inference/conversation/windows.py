@@ -11,7 +11,7 @@ from ...drafting.speculation import Speculation
 from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..session import SampledToken, SpanMessage, pack_tokens
+from ..messages import SampledToken, SpanMessage, pack_tokens
 from .recomputing import KnownAnswer
 from .talk import Talk
 
@@ -39,7 +39,7 @@ class Windows:
         if not drafts or run.terms.pooled or run.new < 2:
             return
         run.speculation = self.drafting.begin(
-            *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
+            *(talk.request.user, talk.model.identity, len(run.chain), run.prompt + run.new),
             *(talk.drafts, self._choice.window_prices(run, talk.model)),
         )
         await run.speculation.read(run.ids[: run.prompt])
@@ -48,7 +48,7 @@ class Windows:
     async def _begin_known(self, answer: KnownAnswer, run: GenerationRun) -> None:
         if not run.can_draft or run.new < 2:
             return
-        stages, limit = len(run.route), run.prompt + run.new
+        stages, limit = len(run.chain), run.prompt + run.new
         controller = Controller(stages, fixed=(WINDOW, AHEAD // WINDOW))
         drafter = answer.drafter()
         run.speculation = Speculation(drafter, Accuracy(), controller, stages, limit)

@@ -13,7 +13,7 @@ from ...defaults import SESSIONS_PER_STAGE
 from ...engine.interface import Engine, SessionId
 from ...usage.metering import UsageMeter
 from ..courier import Courier
-from ..session import Failed, Quiet
+from ..messages import Failed, Quiet
 from ..stagesessions import StageSessions
 from .stagesession import StageSession
 

@@ -1,7 +1,7 @@
 """Inputs of a stage: spans, fed tokens and windows of drafts, as they go to the engine.
 
-The handlers are plain functions. A frame's payload therefore reaches the engine in the same call in
-which it arrived, neither parsed nor copied. Spec: docs/spec/session.md.
+The handlers are plain functions. Hidden states therefore reach the engine in the same call in which
+their frame arrived, neither parsed nor copied. Spec: docs/spec/session.md.
 """
 
 from msgspec import structs
@@ -13,7 +13,7 @@ from ...engine.errors import EngineError
 from ...engine.interface import Sampling, Span, Want
 from ...errors import SessionError
 from ...placement.shard import ShardProperties
-from ..session import FeedToken, Open, SpanMessage, pack_tokens, unpack_tokens, veiled
+from ..messages import FeedToken, Open, SpanMessage, pack_tokens, unpack_tokens, veiled
 from ..stagesessions import coded
 from ..surviving.stagechanges import StageChanges
 from .endings import StageParts

@@ -12,7 +12,7 @@ from ...engine.interface import (
     TokenEvent,
 )
 from ...engine.kv.blocks import BLOCK
-from ..session import FeedToken, SampledToken, SpanMessage, SpanProgress
+from ..messages import FeedToken, SampledToken, SpanMessage, SpanProgress
 from ..slowlinks import SlowLinks
 from ..stagechunks import StageChunks
 from ..surviving.recovery import LOST_STATE

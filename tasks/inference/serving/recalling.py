@@ -9,7 +9,7 @@ from ....transport.link.calls import Call, Refusal, Reply
 from ...defaults import MAX_POSITIONS, MAX_STAGES
 from ...engine.errors import EngineError
 from ...errors import SessionError
-from ..session import EpochMessage, unpack_tokens
+from ..messages import EpochMessage, unpack_tokens
 from .endings import StageParts
 
 

@@ -17,7 +17,7 @@ from ...routing.affinity import CachedNames
 from ...routing.waiting import AnswerLength, StepTimes
 from ...usage.metering import Use
 from ..memoryqueue import MemoryQueue
-from ..session import Open
+from ..messages import Open
 from ..speed import ServedSpeed
 from ..surviving.rebuilding import Rebuilding
 from ..surviving.sentlog import SentLog

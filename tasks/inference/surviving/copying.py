@@ -35,9 +35,9 @@ from ...engine.kv.parts import KvShape, range_of
 from ...errors import SessionError
 from ...message import HeaderMessage
 from ..courier import Courier
+from ..messages import EpochMessage, SessionMessage
 from ..serving.meetings import Meetings
 from ..serving.stagesession import StageSession
-from ..session import EpochMessage, SessionMessage
 from ..stagesessions import StageSessions
 
 _PART_MOST: Final = KV_PART_BYTES + (1 << 20)  # bytes of a part with its header, at most
@@ -131,8 +131,8 @@ class StageCopies:
     async def _copy(self, session: StageSession, message: Copy) -> None:
         """Send what the standby lacks, at most COPY_BYTES, one part after the other.
 
-        The sender rests after each part as long as it took, so that what else leaves this machine
-        has half of the way at least. Parts are small where they take long.
+        The sender rests after each part as long as it took, which leaves at least half of the
+        uplink to other traffic of this machine. Parts are small where they take long.
         """
         stop = min(message.stop, session.passed) // BLOCK * BLOCK
         sent = 0

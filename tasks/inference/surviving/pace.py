@@ -65,8 +65,8 @@ class Pace:
         return self._usual
 
     def crawled(self, now: float) -> float:
-        """Return the seconds of silence as which it counts that the chain crawls: its deadline, and
-        the time since it began to."""
+        """Return for how many seconds a chain that crawls counts as silent: its deadline, and the
+        time since it began to crawl."""
         return self.slow + now - self._crawls_since
 
     def predict(self, first: float) -> None:

@@ -25,9 +25,9 @@ from ...defaults import (
 from ...engine.interface import HiddenEvent
 from ...errors import SessionError
 from ..courier import Courier
+from ..messages import Change, Need, Open, Rebuild, Rebuilt, SessionChanged, SpanMessage
 from ..serving.meetings import Meetings
 from ..serving.stagesession import StageSession
-from ..session import Change, Need, Open, Rebuild, Rebuilt, SessionChanged, SpanMessage
 from ..stagesessions import StageSessions, coded
 from .rebuilding import Rebuilding
 

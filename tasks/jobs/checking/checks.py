@@ -96,7 +96,7 @@ class ResultChecks:
             chosen = [int(self._chance() * job.rows)]
         else:
             outputs = list(lines_of(outcome.text.encode()))
-            chosen = self._chosen(len(outputs), self.trust.share(claim.claimant))
+            chosen = self.chosen(len(outputs), self.trust.share(claim.claimant))
         if not chosen:
             return _UNCHECKED
         try:
@@ -118,7 +118,7 @@ class ResultChecks:
             pairs = [(rows[at], outputs[at]) for at in chosen]
             return await self._judge(_Piece(job, spec, claim.claimant, pairs))
 
-    def _chosen(self, rows: int, share: float) -> list[int]:
+    def chosen(self, rows: int, share: float) -> list[int]:
         """Return rows that are chosen by chance, each with the probability `share`."""
         found = [at for at in range(rows) if self._chance() < share]
         while len(found) > defaults.ROWS_OF_ONE:

@@ -87,7 +87,7 @@ class Evaluate:
         return row.text or row.prompt
 
     async def do(self, row: EvaluateRow, terms: RowTerms) -> Fields:
-        return _output(row, await self._losses(row, terms))
+        return output_of(row, await self._losses(row, terms))
 
     async def agrees(self, row: EvaluateRow, output: bytes, terms: RowTerms) -> bool:
         said, found = read_output(_Output, output), await self._losses(row, terms)
@@ -99,7 +99,7 @@ class Evaluate:
         if any(abs(one - loss) > _slack(count) for one, (loss, count) in pairs):
             return False
         # The other fields are computed again from the losses that the output states.
-        own = _output(row, [(one, count) for one, (_, count) in pairs])
+        own = output_of(row, [(one, count) for one, (_, count) in pairs])
         given, due = said.perplexity, own.get("perplexity")
         if isinstance(given, float) and isinstance(due, float):
             due = given if isclose(given, due, rel_tol=1e-6) else due
@@ -126,7 +126,7 @@ class Evaluate:
         return found
 
 
-def _output(row: EvaluateRow, found: Sequence[tuple[float, int]]) -> Fields:
+def output_of(row: EvaluateRow, found: Sequence[tuple[float, int]]) -> Fields:
     """Return the output of a row from the losses of its texts and their numbers of tokens."""
     losses, tokens = [loss for loss, _ in found], sum(count for _, count in found)
     if row.choices is None:

@@ -48,7 +48,7 @@ class OwnReplication:
         """
         few = trio.CapacityLimiter(defaults.REPLICATE_AT_ONCE)
         pieces = [self._last_piece(job) for job in jobs]
-        blobs = [self._blob(piece) for piece in pieces]
+        blobs = [self.blob(piece) for piece in pieces]
 
         async def ask(at: int, piece: Job) -> None:
             """Ask for one job. A node that has its last piece has the entries of those before."""
@@ -122,7 +122,8 @@ class OwnReplication:
         pieces = [each.job for each in standings if each is not None and each.job is not None]
         return max(pieces, key=lambda piece: piece.part, default=None)
 
-    def _blob(self, piece: Job | None) -> Blob:
+    def blob(self, piece: Job | None) -> Blob:
+        """Return the root and the bytes of the blob with a piece's rows, ("", 0) without one."""
         with suppress(BadSpec):
             if piece is not None:
                 return self._blob_of(piece)

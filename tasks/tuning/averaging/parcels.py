@@ -65,9 +65,11 @@ class Parcels:
         self._host = host
         self._connect = connect
         self.stored: dict[str, Parcel] = {}
-        self._memory = defaultdict[str, SpareMemory](SpareMemory)  # by run
+        self.memory = defaultdict[str, SpareMemory](SpareMemory)
+        """Memory that is used again, by run."""
         self._wanted: dict[str, set[str]] = {}  # by run: roots
-        self._serving: Counter[PeerId] = Counter()
+        self.serving: Counter[PeerId] = Counter()
+        """Transfers to peers in progress, a count for each."""
         self._room = trio.Semaphore(FETCHES)
         self.sent = 0
         """Bytes of parcels that were sent to peers."""
@@ -89,7 +91,7 @@ class Parcels:
         self._wanted[run] = self._wanted.get(run, set()) & set(roots)
         if not self._wanted[run]:
             del self._wanted[run]
-            self._memory.pop(run, None)
+            self.memory.pop(run, None)
         wanted = set[str]().union(*self._wanted.values())
         self.stored = {root: each for root, each in self.stored.items() if root in wanted}
 
@@ -109,7 +111,7 @@ class Parcels:
             for peer in peers:
                 try:
                     with trio.fail_after(IDLE_SECONDS + size.most / LEAST_RATE):
-                        parcel = await self._from(peer, root, size, self._memory[run])
+                        parcel = await self._from(peer, root, size, self.memory[run])
                 except (TransportError, trio.TooSlowError, ModelError):
                     continue
                 self._hold(run, parcel)
@@ -151,15 +153,15 @@ class Parcels:
         parcel = self.stored.get(str(incoming.header.get("root")))
         if parcel is None:
             raise CallRefused("not-held", "this node does not hold that update or state")
-        if self._serving.total() >= SENDS or self._serving[incoming.peer] >= SENDS_PER_PEER:
+        if self.serving.total() >= SENDS or self.serving[incoming.peer] >= SENDS_PER_PEER:
             raise CallRefused("busy", "this node sends as many updates as it may")
-        self._serving[incoming.peer] += 1
+        self.serving[incoming.peer] += 1
         try:
             await self._send(incoming.stream, parcel)
         finally:
-            self._serving[incoming.peer] -= 1
-            if not self._serving[incoming.peer]:
-                del self._serving[incoming.peer]
+            self.serving[incoming.peer] -= 1
+            if not self.serving[incoming.peer]:
+                del self.serving[incoming.peer]
 
     async def _send(self, stream: Stream, parcel: Parcel) -> None:
         with trio.fail_after(IDLE_SECONDS + sum(map(len, parcel.parts)) / LEAST_RATE):

@@ -66,7 +66,8 @@ class Rounds:
         theirs."""
         self._states: OrderedDict[str, _Computed] = OrderedDict({self.head: _Computed(start, "")})
         self._offers: dict[PeerId, Offer] = {}
-        self._updates: dict[str, Known] = {}
+        self.updates: dict[str, Known] = {}
+        """The updates that decode, by root."""
         self._opened: float | None = None
         self._asked: dict[str, float] = {}  # by what was requested: when it may be requested again
         self._malformed: set[str] = set()  # updates that do not decode
@@ -126,7 +127,7 @@ class Rounds:
 
     def live_roots(self) -> set[str]:
         """Return the roots of the updates that may still be needed."""
-        return set(self._updates)
+        return set(self.updates)
 
     # Facts of peers.
 
@@ -168,7 +169,7 @@ class Rounds:
         """Record this peer's own update on `state`, as others decode it. Return its offer."""
         offer = Offer(self.state.round + 1, self.head, root, tokens)
         self._own_root = root
-        self._updates[root] = replace(update, good=True)
+        self.updates[root] = replace(update, good=True)
         self._offers.pop(self.own, None)
         self.offered(self.own, offer, now)
         return offer
@@ -177,7 +178,7 @@ class Rounds:
 
     def decoded(self, root: str, update: Known) -> None:
         """Record an update that was fetched and decoded."""
-        self._updates.setdefault(root, update)
+        self.updates.setdefault(root, update)
         self._asked.pop(root, None)
 
     def refused(self, root: str, error: BadUpdate) -> None:
@@ -195,9 +196,9 @@ class Rounds:
         """Record the verdict by held-out loss."""
         self._judging.discard(root)
         self._asked.pop(_judgement(root), None)  # the same update may be on offer in a later round
-        known = self._updates.get(root)
+        known = self.updates.get(root)
         if known is not None and known.good is None:
-            self._updates[root] = replace(known, good=good)
+            self.updates[root] = replace(known, good=good)
             if not good:
                 self.refusals[root] = BadUpdate("loss", "an update raises the held-out loss")
 
@@ -262,7 +263,7 @@ class Rounds:
         for peer, offer in offers:
             if len(taken) >= MAX_PEERS:
                 break
-            known = offer.root in self._updates or offer.root in self._malformed
+            known = offer.root in self.updates or offer.root in self._malformed
             if not known and self._ask(offer.root, now):
                 taken.add(offer.root)
                 found.append(FetchUpdate(offer.root, (peer,)))
@@ -270,7 +271,7 @@ class Rounds:
 
     def _is_taken(self, root: str) -> bool:
         """Return whether an update is here or being fetched."""
-        return root in self._updates or math.isinf(self._asked.get(root, 0.0))
+        return root in self.updates or math.isinf(self._asked.get(root, 0.0))
 
     def _judgements(self, now: float) -> list[Action]:
         """Request verdicts on the updates of this round.
@@ -285,7 +286,7 @@ class Rounds:
         if own is None and now < self._judges_alone_at():
             return found
         for peer, offer in self._on_head():
-            known = self._updates.get(offer.root)
+            known = self.updates.get(offer.root)
             if known is None or known.good is not None or offer.root in self._judging:
                 continue
             if known.norm > self._norm_limit():
@@ -300,7 +301,7 @@ class Rounds:
     def _own_update(self) -> Known | None:
         """Return this peer's update of this round, or None if it has delivered none."""
         offer = dict(self._on_head()).get(self.own)
-        return None if offer is None else self._updates.get(offer.root)
+        return None if offer is None else self.updates.get(offer.root)
 
     def _judges_alone_at(self) -> float:
         """Return when this peer judges the others' updates although it has none of its own."""
@@ -309,14 +310,14 @@ class Rounds:
     def _norm_limit(self) -> float:
         """Return the largest norm that this peer accepts in this round."""
         roots = dict.fromkeys(offer.root for _, offer in self._on_head())
-        norms = [self._updates[root].norm for root in roots if root in self._updates]
+        norms = [self.updates[root].norm for root in roots if root in self.updates]
         return REFUSED_NORM * lower_median(norms) if norms else math.inf
 
     def _entries(self) -> list[PeerUpdate]:
         """Return this peer's verdicts on the updates of this round, as far as it has them."""
         found, limit = dict[str, PeerUpdate](), self._norm_limit()
         for peer, offer in sorted(self._on_head(), key=lambda each: public_key_of(each[0])):
-            known = self._updates.get(offer.root)
+            known = self.updates.get(offer.root)
             large = known is not None and known.norm > limit
             if large:
                 self.refusals[offer.root] = BadUpdate("norm", "an update is too large")
@@ -411,7 +412,7 @@ class Rounds:
 
     def _objects_to(self, root: str) -> bool:
         """Return whether this peer has refused an update for what it contains."""
-        known = self._updates.get(root)
+        known = self.updates.get(root)
         return root in self._malformed or (known is not None and known.good is False)
 
     def _agrees(self, step: Step) -> bool:
@@ -434,7 +435,7 @@ class Rounds:
         """Request what is missing for the state after the first step of a path, whose base this
         peer has. Once nothing is missing, sign the step, and have the state computed."""
         step = path[0]
-        missing = [each for each in step.accepted if each.root not in self._updates]
+        missing = [each for each in step.accepted if each.root not in self.updates]
         if any(each.root in self._vain for each in missing):
             return self._fetch_state(path, now)
         if (error := self._breach(step)) is not None:
@@ -446,7 +447,7 @@ class Rounds:
             return [FetchUpdate(each.root, (*signers, each.peer)) for each in wanted]
         if not self._ask(step.id, now):
             return []
-        updates = {each.root: self._updates[each.root] for each in step.accepted}
+        updates = {each.root: self.updates[each.root] for each in step.accepted}
         compute = ComputeState(step, self._states[step.base].state, updates)
         return [*self._sign(step, now), compute]
 
@@ -474,7 +475,7 @@ class Rounds:
         entries = step.accepted
         if any(entry.root in self._malformed for entry in entries):
             return BadUpdate("bad-step", "a step applies an update that is malformed")
-        norms = [self._updates[e.root].norm for e in entries if e.root in self._updates]
+        norms = [self.updates[e.root].norm for e in entries if e.root in self.updates]
         if len(norms) == len(entries) and max(norms) > REFUSED_NORM * lower_median(norms):
             return BadUpdate("bad-step", "a step applies an update that is too large")
         return None
@@ -521,7 +522,7 @@ class Rounds:
         steps = [step for base in recent for step in self.ledger.children(base)]
         live = {entry.root for step in steps for entry in step.entries}
         live |= {offer.root for _, offer in self._on_head()}
-        self._updates = {root: each for root, each in self._updates.items() if root in live}
+        self.updates = {root: each for root, each in self.updates.items() if root in live}
         self._vain &= live | {root for step in steps for root, _ in self.ledger.stated(step.id)}
         self._malformed &= live
         self._judging &= live

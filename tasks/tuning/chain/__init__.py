@@ -16,5 +16,5 @@ costs nothing. A trainer in the daemon uses it like this:
 that fit its stages, and computes several of them at once. A stage that dies, hangs or refuses is
 replaced by another replica, and its part is computed again. Spec: docs/spec/tuning.md.
 
-Imports `engine/`, `inference/`, `stage/`, `state/` and `transport/`.
+Imports `engine/`, `inference/`, `routing/`, `stage/`, `state/` and `transport/`.
 """

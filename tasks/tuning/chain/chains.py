@@ -8,7 +8,8 @@ from ....transport.identity import PeerId
 from ...engine.families import Architecture
 from ...inference.courier import Courier
 from ...inference.generation import Apart
-from ...inference.routing import Hop, Preference, find_route
+from ...inference.shards import Preference, find_route
+from ...routing.paths import Hop
 from ..stage.stage import TuningStage
 from .network import NetworkChain
 from .stages import StageCalls

@@ -21,8 +21,8 @@ from ...engine.interface import DType
 from ...engine.passes import PassDone, PassOrder, pass_sizes
 from ...engine.wire import Buffer
 from ...errors import SessionError, TaskError
-from ...inference.routing import Hop
-from ...inference.session import parse_dtype
+from ...inference.messages import parse_dtype
+from ...routing.paths import Hop
 from ..defaults import AVOIDED_S, LEAST_POSITIONS, LYING_S, PART_POSITIONS, REPLACED
 from ..interface import AdapterTensors, Batch, Gradients, TensorName
 from ..messages import RunPass, SetTensors, TuneOpen

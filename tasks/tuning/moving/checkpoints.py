@@ -47,9 +47,9 @@ class Checkpoints:
         seals: JobSeals | None = None,
     ) -> None:
         """Create them. Without `seals`, this node does nothing for sealed fine-tunings."""
-        self._seals = seals
+        self.seals = seals
         self._vault = vault
-        self._shelf = shelf
+        self.shelf = shelf
         self._jobs = jobs
         self.models = models
         self._arch_of = arch_of
@@ -70,9 +70,9 @@ class Checkpoints:
             raise NoRoute("this node does jobs for its own models")
         arch = await self._arch_of(spec.root)
         shapes = checked_shapes(spec.settings, arch)
-        opened, seal = opened_tuning(spec, job, self._seals), None
-        if spec.seal is not None and self._seals is not None:
-            seal = self._seals.state_seal(job, spec.seal.mark)
+        opened, seal = opened_tuning(spec, job, self.seals), None
+        if spec.seal is not None and self.seals is not None:
+            seal = self.seals.state_seal(job, spec.seal.mark)
         run = run_digest(spec.settings, opened.data)
         terms = CheckpointTerms(spec.settings, shapes, run, job.author, seal)
         return CheckedTuning(opened, arch, terms)
@@ -80,22 +80,22 @@ class Checkpoints:
     def has_key(self, job: Job) -> bool:
         """Return whether this node can read the inputs of a fine-tuning."""
         keys = seal_of(job.spec)
-        return keys is None or (self._seals is not None and self._seals.has_key(job.spec))
+        return keys is None or (self.seals is not None and self.seals.has_key(job.spec))
 
     async def rows(self, job: Job, spec: TuningSpec) -> bytes:
         """Return the encoded rows. Raises ModelError or BadOutcome if no node has them."""
-        before = self._shelf.fetched
-        data = await self._shelf.read(spec.rows.whole, job.author)
-        self._vault.fetched += self._shelf.fetched - before
+        before = self.shelf.fetched
+        data = await self.shelf.read(spec.rows.whole, job.author)
+        self._vault.fetched += self.shelf.fetched - before
         return data
 
     async def open_rows(self, job: Job, spec: TuningSpec) -> bytes:
         """Return the encoded rows, opened if they are sealed. Raises the errors of `rows`, and
         Unsealable."""
         data, seal = await self.rows(job, spec), read_tuning(job.spec).seal
-        if seal is None or self._seals is None:
+        if seal is None or self.seals is None:
             return data
-        return self._seals.open_rows(job, seal, data)
+        return self.seals.open_rows(job, seal, data)
 
     async def take(self, job: Job, work: SavedWork) -> Saved:
         """Fetch and check a checkpoint that another node has made, and keep it. Its rows are kept
@@ -109,7 +109,7 @@ class Checkpoints:
         await self.rows(job, known.spec)
         if self._vault.whole > whole:
             self._vault.whole += known.spec.rows.size
-        await self._shelf.pin([known.spec.rows.root], job.author, for_peer=True)
+        await self.shelf.pin([known.spec.rows.root], job.author, for_peer=True)
         await self._vault.hold(job.id, loaded.saved, job.author, for_peer=True)
         return loaded.saved
 

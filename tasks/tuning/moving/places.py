@@ -27,7 +27,7 @@ class TrainerPlaces:
 
     def __init__(self, now: Callable[[], float], queue: FairQueue) -> None:
         self.queue = queue
-        self._now = now
+        self.now = now
         self._held: dict[str, PeerId] = {}  # author, by job
         self._charged: dict[str, float] = {}  # until when, by job
         self.lacking: dict[PeerId, float] = {}  # when one of its jobs last asked, by author
@@ -40,7 +40,7 @@ class TrainerPlaces:
         holds = 1 + Counter(self._held.values())[job.author]
         if len(self._held) < RUNNING_AT_ONCE and not self._is_outranked(job.author, holds):
             return True
-        self.lacking[job.author] = self._now()
+        self.lacking[job.author] = self.now()
         if len(self.lacking) > defaults.LACKING:
             del self.lacking[next(iter(self.lacking))]
         return False
@@ -52,22 +52,22 @@ class TrainerPlaces:
         An author whose job gave up its place at once, as one without rows does, takes no place of
         others for a while. Otherwise it would stop them again and again, and pay nothing.
         """
-        began = self._now()
+        began = self.now()
         self._held[job.id], self._charged[job.id] = job.author, began
         try:
             yield
         finally:
             self.charge(job)
             del self._held[job.id], self._charged[job.id]
-            if self._now() < began + defaults.PLACE_LOOK:
+            if self.now() < began + defaults.PLACE_LOOK:
                 self._brief.pop(job.author, None)
-                self._brief[job.author] = self._now()
+                self._brief[job.author] = self.now()
                 if len(self._brief) > defaults.LACKING:
                     del self._brief[next(iter(self._brief))]
 
     def charge(self, job: Job) -> None:
         """Charge the author of a job that has a place for the time since the last charge."""
-        now = self._now()
+        now = self.now()
         self.queue.spend(job.author, now - self._charged[job.id], now)
         self._charged[job.id] = now
 
@@ -78,9 +78,9 @@ class TrainerPlaces:
     def _is_outranked(self, author: PeerId, holds: int) -> bool:
         """Return whether a fine-tuning of another author, which has fewer places than `holds` and
         was served much less, lacks a place."""
-        since, held = self._now() - defaults.LACKS_FOR, Counter(self._held.values())
+        since, held = self.now() - defaults.LACKS_FOR, Counter(self._held.values())
         self.lacking = {each: at for each, at in self.lacking.items() if at >= since}
-        long_ago = self._now() - defaults.PLACE_LEAD
+        long_ago = self.now() - defaults.PLACE_LEAD
         return any(
             held[other] < holds and self.queue.lead(author, other) >= defaults.PLACE_LEAD
             for other in self.lacking

@@ -98,7 +98,7 @@ class RemoteTunings:
         if start is not None:
             key = f"start {errand.data}"
             mark = b"" if secret is None else secret[0]
-            terms = self._terms(errand, draft[0].id, mark)
+            terms = self.terms(errand, draft[0].id, mark)
             begun = await self._vault.save(key, terms, *start)
         spec = TuningSpec(
             root=errand.settings.root,
@@ -125,7 +125,7 @@ class RemoteTunings:
         progress.trouble = "" if confirmed else _ONLY_HERE
         progress.tell()
 
-    def _terms(self, errand: Errand, job: str, mark: bytes = b"") -> CheckpointTerms:
+    def terms(self, errand: Errand, job: str, mark: bytes = b"") -> CheckpointTerms:
         """Return the terms of the checkpoints of a job, which are opened with any key of the group
         unless `mark` names one."""
         seal = None
@@ -193,7 +193,7 @@ class RemoteTunings:
                 _copy(here, progress)
             elif named is not None and named.saved != looked:
                 looked = named.saved
-                await self._look(standing.job, named, self._terms(errand, job), progress, show)
+                await self._look(standing.job, named, self.terms(errand, job), progress, show)
             if here is None:
                 progress.trouble = self._waits_for(job, standing.claim)
             progress.tell()
@@ -204,7 +204,7 @@ class RemoteTunings:
             raise TuningError(found.outcome.error, found.outcome.message or "it failed",
                               hint="`shoal finetune resume ID` tries again from the last state "
                               "that is here")  # fmt: skip
-        learned, points = await self._last(found.outcome, self._terms(errand, job), progress)
+        learned, points = await self._last(found.outcome, self.terms(errand, job), progress)
         if found.claimant != self._own:
             try:
                 await self._check.check(errand, learned, progress)
@@ -277,7 +277,7 @@ class RemoteTunings:
         for claim in () if job in self._false else self._jobs.saved_of(job):
             with suppress(ShoalError):
                 work = SavedWork.read(claim.saved, defaults.MANIFEST_BYTES)
-                loaded = await self._vault.load(work, self._terms(errand, job))
+                loaded = await self._vault.load(work, self.terms(errand, job))
                 found = loaded.learned, loaded.points
                 break
         await self.withdraw(job)

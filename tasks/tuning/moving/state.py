@@ -122,7 +122,7 @@ class Vault:
 
     def __init__(self, host: Host, shelf: Shelves) -> None:
         self._host = host
-        self._shelf = shelf
+        self.shelf = shelf
         self._latest: dict[str, Saved] = {}  # by job
         self.fetched = 0
         """Bytes of checkpoints that were fetched from other nodes."""
@@ -176,14 +176,14 @@ class Vault:
         """Store a part, sealed if the terms say so."""
         if terms.seal is not None:
             data = await self._host.offload(terms.seal.seal, data)
-        root = await self._shelf.put(data, terms.author, announced=announced)
+        root = await self.shelf.put(data, terms.author, announced=announced)
         return SizedBlob(root, len(data))
 
     async def _read(
         self, part: SizedBlob, terms: CheckpointTerms, *, for_peer: bool = False
     ) -> bytes:
         """Return the content of a part. Raises BadState if it cannot be opened."""
-        data = await self._shelf.read(part.whole, terms.author, for_peer=for_peer)
+        data = await self.shelf.read(part.whole, terms.author, for_peer=for_peer)
         if terms.seal is None:
             return data
         try:
@@ -194,10 +194,10 @@ class Vault:
     async def hold(self, job: str, saved: Saved, author: str, *, for_peer: bool = False) -> None:
         """Let a checkpoint be the latest of a job. Delete what nothing else here needs.
 
-        If that is done `for_peer`, which has asked for it, raises JobsDiskFull if there is no room
-        to keep it, and ModelError if a part of it was evicted meanwhile.
+        `for_peer` says that a peer has asked for it. Then this raises JobsDiskFull if there is no
+        room to keep it, and ModelError if a part of it was evicted meanwhile.
         """
-        await self._shelf.pin(saved.roots, author, for_peer=for_peer)
+        await self.shelf.pin(saved.roots, author, for_peer=for_peer)
         before = self._latest.get(job)
         self._latest[job] = saved
         if before is not None:
@@ -212,7 +212,7 @@ class Vault:
     async def _drop(self, roots: frozenset[str]) -> None:
         needed = frozenset[str]().union(*(each.roots for each in self._latest.values()))
         for root in sorted(roots - needed):
-            await self._shelf.drop(root)
+            await self.shelf.drop(root)
 
     async def load(
         self, work: SavedWork, terms: CheckpointTerms, *, for_peer: bool = False
@@ -223,20 +223,20 @@ class Vault:
         Raises BadState if it does not fit the fine-tuning or has impossible values, and ModelError
         or BadOutcome if a part cannot be fetched. A checkpoint with impossible values is deleted.
         """
-        before = self._shelf.fetched
+        before = self.shelf.fetched
         found, wanted = await self._manifest(work, terms, for_peer=for_peer)
         parts = [found.tensors, found.first, found.second, *found.curve]
         parts += [] if found.best is None else [found.best]
         roots = frozenset({work.root, *(part.root for part in parts)})
         if for_peer:
             sizes = {work.root: work.size, **{part.root: part.size for part in parts}}
-            await self._shelf.check_room(sizes, terms.author)
+            await self.shelf.check_room(sizes, terms.author)
         try:
             loaded = await self._loaded(found, wanted, terms, for_peer=for_peer)
         except BadState:
             await self._drop(roots)
             raise
-        if (fetched := self._shelf.fetched - before) > 0:
+        if (fetched := self.shelf.fetched - before) > 0:
             self.fetched += fetched
             self.whole += work.size + sum(part.size for part in parts)
         return LoadedCheckpoint(*loaded, Saved(work, found.step, roots))
@@ -296,7 +296,7 @@ class Vault:
         points = list[Point]()
         for part in found.curve:
             data = await self._read(part, terms, for_peer=for_peer)
-            points += await self._host.offload(_points, data)
+            points += await self._host.offload(read_points, data)
         steps = [point.step for point in points]
         if steps != sorted(set(steps)) or (steps and not 0 < steps[0] <= steps[-1] <= found.step):
             raise BadState("the steps of its loss curve are not in order")
@@ -349,7 +349,7 @@ def _divided(
     return found
 
 
-def _points(data: bytes) -> list[Point]:
+def read_points(data: bytes) -> list[Point]:
     """Return the points of a page of a curve. Raises BadState if it is malformed."""
     try:
         points = [typed(Point, json.loads(line)) for line in data.splitlines()]

@@ -19,7 +19,7 @@ from ...engine.defaults import EXIT_NO_TORCH, LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BY
 from ...engine.errors import EngineError
 from ...engine.families import architecture
 from ...engine.wire import Buffer, Header, WireClosed, WorkerChannel
-from ...engine.worker import FrameInbox, FrameSender, give_way, offer_to_the_oom_killer
+from ...engine.worker import FrameInbox, FrameSender, lower_priority, offer_to_the_oom_killer
 from .defaults import NICE
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def main() -> int:
     if importlib.util.find_spec("torch") is None:
         return EXIT_NO_TORCH
     offer_to_the_oom_killer()
-    give_way(NICE)
+    lower_priority(NICE)
     channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):

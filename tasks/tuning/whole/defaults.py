@@ -20,4 +20,3 @@ START_S: Final = 120.0  # seconds in which it must start. Importing torch takes 
 WATCH_S: Final = 5.0  # seconds without a reply after which the daemon looks whether it is stopped
 ANSWER_S: Final = 120.0  # seconds in which it must answer, beside those of a batch …
 LEAST_SPEED: Final = 2e8  # … computed at this many flop/s, which every computer reaches
-SOME: Final = 64 << 20  # bytes of weights that are read from the chunk store at once

@@ -34,7 +34,7 @@ class NetworkProcess:
 
     @property
     def is_open(self) -> bool:
-        """Whether the process has a network."""
+        """Whether the process runs, with a network."""
         return self._channel is not None
 
     async def open(self, config: Mapping[str, object]) -> None:

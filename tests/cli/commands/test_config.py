@@ -46,7 +46,7 @@ def test_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        (["set", "memory", "4"], "`4` has no unit", "`--memory 4GiB`"),
+        (["set", "memory", "4"], "`4` has no unit", "`shoal config set memory 4GiB`"),
         (["set", "memroy", "4GiB"], "there is no setting `memroy`", "did you mean `memory`?"),
         (["unset", "memroy"], "there is no setting `memroy`", "did you mean `memory`?"),
         (["unset", "nothing"], "there is no setting `nothing`", "`shoal config show` lists"),

@@ -10,7 +10,7 @@ from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.tasks.defaults import MEMORY_PATIENCE
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.inference.session import Probe, StageLoad
+from shoal.tasks.inference.messages import Probe, StageLoad
 
 PROMPT = "Once upon a time"
 TOKENS = 24

@@ -14,7 +14,7 @@ from shoal.netsim.world import World
 from shoal.tasks.drafting.drafter import Drafter, Guess
 from shoal.tasks.engine.interface import Rules, Sampling
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Summary
-from shoal.tasks.inference.session import SpanMessage, pack_tokens
+from shoal.tasks.inference.messages import SpanMessage, pack_tokens
 from shoal.tasks.text.process import TextDelta
 from shoal.transport.errors import LinkClosed
 from tests.marks import in_ci

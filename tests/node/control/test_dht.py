@@ -166,10 +166,10 @@ async def test_view_of_the_dht(world: World) -> None:
 
 async def test_full_disk_is_a_condition(world: World) -> None:
     nodes = await swarm(world, 2)
-    nodes[0].node.discovery._trouble(OSError(28, "No space left on device"))
+    nodes[0].node.discovery.trouble(OSError(28, "No space left on device"))
     status = await nodes[0].status()
     assert [item["name"] for item in status["health"]] == ["dht"]
-    nodes[0].node.discovery._trouble(None)
+    nodes[0].node.discovery.trouble(None)
     assert (await nodes[0].status())["health"] == []
 
 

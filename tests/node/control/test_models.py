@@ -73,7 +73,8 @@ async def test_added_model_reports_the_previous_meaning_of_its_name(world: World
         if path.is_file():
             files.write(folder / path.name, path.read_bytes())
     assert (await first.ask("model_add", path=str(folder), name="tiny"))["replaced"] is None
-    first.node.library._names["tiny"] = "cd" * 32  # the name already meant another model here
+    # The name already meant another model here.
+    await first.node.library.set_name("tiny", "cd" * 32)
     again = await first.ask("model_add", path=str(folder), name="tiny")
     assert again["replaced"] == "cd" * 32
 
@@ -109,7 +110,8 @@ async def test_added_model_is_published(world: World) -> None:
 async def test_local_meaning_of_a_name_is_preserved(world: World) -> None:
     first, second = await pair(world)
     root = next(iter(first.node.library.roots()))
-    second.node.library._names["tiny"] = "cd" * 32  # the name already meant another model here
+    # The name already meant another model here.
+    await second.node.library.set_name("tiny", "cd" * 32)
     got = await second.ask("model_pull", name=f"tiny@{root[:8]}")
     assert (got["name"], got["root"]) == (root[:16], root)
     assert second.node.library.names() == {"tiny": "cd" * 32}

@@ -97,6 +97,17 @@ def test_the_first_token_of_a_loop_does_not_wait_for_the_step(whole: Any) -> Non
     assert whole.soon == [first + at for at in (2, 3, 4, 5, 6, 7)]
 
 
+def test_the_scheduler_knows_whether_a_span_waits_behind_another(whole: Any) -> None:
+    session, wanted = whole.open(b"s"), []
+    other = prompt(session, epoch=1, count=4, tokens=TOKENS[:4])
+    for span in (prompt(session), prompt(session, epoch=1), other):
+        whole.submit(span)
+        wanted.append(whole.core.runner.find(session).share.more)
+    assert wanted == [False, False, True], "the second one replaces the first"
+    whole.step()
+    assert not whole.core.runner.find(session).share.more
+
+
 def test_waiting_tokens_are_settled_after_each_step(whole: Any) -> None:
     settled: list[tuple[int, bool]] = []
     whole.core.runner.answers._settle = lambda urgent: settled.append((len(whole.frames), urgent))

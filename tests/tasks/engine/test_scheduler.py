@@ -343,6 +343,21 @@ def test_a_gateway_with_one_prompt_gets_half_beside_any_mix(
     assert mine / sum(load.seconds.values()) == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_gateway_with_a_queue_of_prompts_gets_half_though_steps_end_them() -> None:
+    load = Load(MACHINES["accelerator"])
+    load.context = 2048
+    for number in range(50):
+        load.add("many", f"many {number}", prompt=0 if number % 2 else 10**7)
+    one = load.add("one", "one", prompt=1024)
+    for number in range(1500):
+        if number == 100:
+            load.seconds.clear()
+        load.step()
+        if one.decode:  # the prompt has ended
+            load.scheduler.want(one, 1024, 0, decode=False, more=True)
+    assert load.seconds["one"] / sum(load.seconds.values()) == pytest.approx(0.5, abs=0.01)
+
+
 @pytest.mark.parametrize("also_text", [False, True], ids=["prompt", "prompt and text"])
 def test_texts_of_a_small_model_are_not_delayed_by_a_gateway_that_has_had_its_part(
     also_text: bool,
@@ -381,7 +396,8 @@ def test_the_charges_of_a_step_are_its_predicted_time(
         )
         for share, rows in plan:
             own = share.adapter.row if share.adapter else 0.0
-            expected += rows * (costs.row + own + costs.attended * (where[share] + rows))
+            mean = where[share] + 0.5 * (rows + 1)  # positions that a row attends to
+            expected += rows * (costs.row + own + costs.attended * mean)
             left = share.rows - rows
             load.scheduler.want(share, left or 1, where[share] + rows, decode=not left)
         assert sum(share.charged for share, _ in plan) == pytest.approx(expected)
@@ -650,6 +666,22 @@ def test_a_session_does_not_save_up_time_within_its_gateway() -> None:
     assert big.rows
 
 
+@pytest.mark.parametrize("level", ["session", "user", "gateway"])
+def test_a_queue_of_small_prompts_saves_up_a_bounded_time(level: str) -> None:
+    load = Load(StepCosts(0.01, 0.001, 0.0))
+    owner = "b" if level == "gateway" else "a"
+    small = load.add(owner, "small", prompt=2, user=b"u" if level == "user" else b"")
+    load.add("a", "big", prompt=10**6)
+    for _ in range(1000):
+        load.step()
+        load.scheduler.want(small, 2, 0, decode=False, more=True)
+    load.scheduler.want(small, 10**6, 0, decode=False, more=True)
+    load.seconds.clear()
+    while load.seconds["big"] < 1.0:
+        load.step()
+    assert load.seconds["small"] < load.seconds["big"] + SAVED_S + 0.6, "and a step"
+
+
 def test_a_session_that_left_is_not_served() -> None:
     load = Load()
     shares = [load.add("a", f"a{number}") for number in range(5)]
@@ -767,7 +799,7 @@ def test_texts_pay_for_their_choices_and_for_reading_alone() -> None:
     plan = dict(scheduler.plan())
     charged = {load.names[share]: share.charged for share in plan}
     assert charged["text"] == pytest.approx(0.04 + 0.001 + 0.002 + 1001e-6 + 1000 * 3e-6)
-    assert charged["prompt"] == pytest.approx(16 * (0.001 + 2016e-6))
+    assert charged["prompt"] == pytest.approx(16 * (0.001 + 2008.5e-6))
 
 
 def test_guesses_share_the_reading_of_their_text() -> None:

@@ -189,9 +189,9 @@ async def test_an_answer_moves_to_a_measured_chain_that_no_single_step_leads_to(
     crowd = Remembered()
     talk, run = (
         SimpleNamespace(left=(), model=None, moved_from=(), moves=0),
-        SimpleNamespace(route=tuple(crowd.hops[:2])),
+        SimpleNamespace(chain=tuple(crowd.hops[:2])),
     )
-    found = await crowd.advancing._best(talk, run)  # type: ignore[arg-type]
+    found = await crowd.advancing.best(talk, run)  # type: ignore[arg-type]
     assert found == (tuple(crowd.hops[2:]), 0.1)
 
 
@@ -201,9 +201,9 @@ async def test_a_crowd_of_replicas_does_not_stall_the_loop() -> None:
     first, last = crowd.hops[0], crowd.hops[-1]
     talk, run = (
         SimpleNamespace(left=(), model=None, moved_from=(), moves=0),
-        SimpleNamespace(route=(last,)),
+        SimpleNamespace(chain=(last,)),
     )
-    assert (await crowd.advancing._best(talk, run))[0] == (first,)  # type: ignore[arg-type]
+    assert (await crowd.advancing.best(talk, run))[0] == (first,)  # type: ignore[arg-type]
     assert crowd.predicted <= 2 * MOVE_REPLICAS + 1
 
 
@@ -211,8 +211,8 @@ def test_a_crowd_of_standbys_does_not_stall_the_loop() -> None:
     crowd = Crowd(300)
     first, last = crowd.hops[0], crowd.hops[-1]
     talk = SimpleNamespace(model=None)
-    run = SimpleNamespace(route=(last,), peers=(last.peer,), standbys={})
-    assert crowd.standing._candidate(talk, run, last) == first  # type: ignore[arg-type]
+    run = SimpleNamespace(chain=(last,), peers=(last.peer,), standbys={})
+    assert crowd.standing.candidate(talk, run, last) == first  # type: ignore[arg-type]
     assert crowd.predicted <= MOVE_REPLICAS
 
 
@@ -221,7 +221,7 @@ async def test_a_long_chain_does_not_stall_the_loop() -> None:
     """Other tasks run after the replicas of each place, or of two."""
     crowd, most, done = Crowd(64), 0, False
     talk = SimpleNamespace(left=(), model=None, moved_from=(), moves=0)
-    run = SimpleNamespace(route=tuple(crowd.hops[32:]))
+    run = SimpleNamespace(chain=tuple(crowd.hops[32:]))
 
     async def look() -> None:
         nonlocal most
@@ -232,6 +232,6 @@ async def test_a_long_chain_does_not_stall_the_loop() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(look)
-        await crowd.advancing._best(talk, run)  # type: ignore[arg-type]
+        await crowd.advancing.best(talk, run)  # type: ignore[arg-type]
         done = True
     assert most <= 2 * MOVE_REPLICAS + 1 < crowd.predicted // 3

@@ -19,7 +19,7 @@ from shoal.tasks.errors import StageLost
 from shoal.tasks.inference.conversation.watch import Watch
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed, Summary, TextDelta
-from shoal.tasks.inference.session import Failed, Quiet
+from shoal.tasks.inference.messages import Failed, Quiet
 from tests.marks import in_ci
 from tests.tasks.fake_swarm import FakeSwarm, Node, peer_of
 

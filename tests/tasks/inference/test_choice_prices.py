@@ -10,8 +10,8 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.chain import Chains
 from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.inference.routing import Hop
 from shoal.tasks.routing.beliefs import Observed, Shard, StageTimes, Times
+from shoal.tasks.routing.paths import Hop
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_swarm import FakeHost, peer_of
 
@@ -51,7 +51,7 @@ def choice(members: dict[str, Any]) -> Choice:
 
 def prices(chosen: Choice, activations: str = "exact") -> Any:
     run: Any = SimpleNamespace(
-        peers=(OWN, OTHER), route=ROUTE, prompt=1000, activations=activations
+        peers=(OWN, OTHER), chain=ROUTE, prompt=1000, activations=activations
     )
     model: Any = SimpleNamespace(root=ROOT, arch=None, hidden=1000)
     return chosen.window_prices(run, model)

@@ -14,7 +14,7 @@ from shoal.tasks.errors import PromptTooLong, SessionError
 from shoal.tasks.inference.conversation.items import Pooled
 from shoal.tasks.inference.embedding import Embeddings, EmbedRequest, PooledAnswer, Vector
 from shoal.tasks.inference.gateway import GenerateRequest
-from shoal.tasks.inference.session import PooledSpan, SampledToken
+from shoal.tasks.inference.messages import PooledSpan, SampledToken
 from tests.tasks.fake_swarm import CONTEXT, HIDDEN, VOCABULARY, FakeSwarm
 
 LONG = [number % 251 for number in range(700)]  # several spans

@@ -21,14 +21,14 @@ from shoal.tasks.inference.gateway import (
     Summary,
     TextDelta,
 )
-from shoal.tasks.inference.names import PrefixNames
-from shoal.tasks.inference.session import (
+from shoal.tasks.inference.messages import (
     Failed,
     Quiet,
     SampledToken,
     SpanProgress,
     pack_tokens,
 )
+from shoal.tasks.inference.names import PrefixNames
 from shoal.transport.link.calls import Refusal
 from tests.tasks.fake_swarm import CONTEXT, EOS, VOCABULARY, FakeSwarm, Node, peer_of
 

@@ -2,7 +2,7 @@
 
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.generation import GenerationRun
-from shoal.tasks.inference.routing import Hop
+from shoal.tasks.routing.paths import Hop
 from tests.tasks.fake_swarm import peer_of
 
 FIRST, SECOND = peer_of(1), peer_of(2)

@@ -8,8 +8,8 @@ import trio
 
 from shoal.tasks.defaults import PROBES, PROMPT_IDLE, SESSIONS_PER_GATEWAY
 from shoal.tasks.engine.interface import Parts
+from shoal.tasks.inference.messages import Open, Probe, SessionSampling, SpanMessage, pack_tokens
 from shoal.tasks.inference.names import PrefixNames
-from shoal.tasks.inference.session import Open, Probe, SessionSampling, SpanMessage, pack_tokens
 from shoal.tasks.routing.affinity import Prefix
 from shoal.tasks.routing.defaults import PROBE_NAMES
 from shoal.transport.errors import CallRefused

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from shoal.tasks.defaults import DIALS, LINKS_AHEAD
-from shoal.tasks.inference.session import Change, Close, Open, SessionSampling
+from shoal.tasks.inference.messages import Change, Close, Open, SessionSampling
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import ROOT, VOCABULARY, FakeSwarm, Node, peer_of

@@ -4,7 +4,7 @@ from typing import cast
 
 from shoal.tasks.defaults import QUEUED_OF_ONE, QUEUED_REQUESTS
 from shoal.tasks.inference.memoryqueue import MemoryQueue
-from shoal.tasks.inference.session import Open
+from shoal.tasks.inference.messages import Open
 from tests.tasks.fake_swarm import peer_of
 
 EVE, ALICE, BOB = map(peer_of, range(1, 4))

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed
-from shoal.tasks.inference.session import Quiet
+from shoal.tasks.inference.messages import Quiet
 from tests.tasks.fake_swarm import FakeSwarm, Node
 
 PROMPT = "the quick brown fox jumps over the lazy dog"

@@ -13,8 +13,7 @@ from shoal.tasks.defaults import (
     SESSIONS_PER_STAGE,
 )
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.inference.serving.stagesession import StageSession
-from shoal.tasks.inference.session import (
+from shoal.tasks.inference.messages import (
     Open,
     Probe,
     SessionSampling,
@@ -22,6 +21,7 @@ from shoal.tasks.inference.session import (
     StageLoad,
     pack_tokens,
 )
+from shoal.tasks.inference.serving.stagesession import StageSession
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import CONTEXT, KV, ROOT, VOCABULARY, FakeSwarm, Node

@@ -9,8 +9,8 @@ import trio
 from shoal.tasks.engine.interface import Rules
 from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.generation import GenerateRequest
+from shoal.tasks.inference.messages import Open, SessionSampling, pack_tokens
 from shoal.tasks.inference.serving.recalling import Recall
-from shoal.tasks.inference.session import Open, SessionSampling, pack_tokens
 from shoal.transport.errors import CallRefused
 from tests.tasks.fake_swarm import ROOT, VOCABULARY, FakeSwarm
 

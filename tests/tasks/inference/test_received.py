@@ -12,7 +12,7 @@ from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.chain import Chains
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest
 from shoal.tasks.inference.generation import Model, Summary
-from shoal.tasks.inference.session import Open
+from shoal.tasks.inference.messages import Open
 from shoal.tasks.text.process import TextDelta
 from tests.tasks.fake_swarm import VOCABULARY, FakeSwarm, FakeText
 

@@ -13,7 +13,7 @@ from shoal.tasks.inference.conversation.answer import Answer
 from shoal.tasks.inference.conversation.items import Arrived
 from shoal.tasks.inference.conversation.recomputing import KnownAnswer, Ties
 from shoal.tasks.inference.generation import Summary
-from shoal.tasks.inference.session import SampledToken
+from shoal.tasks.inference.messages import SampledToken
 
 PROMPT = [5, 6, 7]
 GREEDY = Sampling()

@@ -61,7 +61,7 @@ async def test_a_stage_that_flaps_does_not_keep_an_answer_waiting_for_ever(
     )  # fmt: skip
     hop = SimpleNamespace(peer=FLAPS, parts=SimpleNamespace(start=0, stop=4))
     run: Any = SimpleNamespace(
-        route=[hop], parted=set(), missed=set(), suspects=set(), peers=[FLAPS, OTHER],
+        chain=[hop], parted=set(), missed=set(), suspects=set(), peers=[FLAPS, OTHER],
         has_gone_on=lambda by: False,
     )  # fmt: skip
     with pytest.raises(SessionError) as failure:

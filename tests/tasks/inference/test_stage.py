@@ -31,8 +31,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.inference import slowlinks
-from shoal.tasks.inference.serving import inputs
-from shoal.tasks.inference.session import (
+from shoal.tasks.inference.messages import (
     Close,
     FeedToken,
     Open,
@@ -40,6 +39,7 @@ from shoal.tasks.inference.session import (
     SpanMessage,
     pack_tokens,
 )
+from shoal.tasks.inference.serving import inputs
 from shoal.tasks.placement.shard import ShardProperties
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused

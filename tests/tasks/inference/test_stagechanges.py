@@ -7,7 +7,7 @@ import trio
 from msgspec.structs import replace
 
 from shoal.tasks.defaults import CHANGES, WATCHES
-from shoal.tasks.inference.session import (
+from shoal.tasks.inference.messages import (
     AskState,
     Change,
     Close,

@@ -16,7 +16,7 @@ from shoal.tasks.inference.choice import Choice
 from shoal.tasks.inference.conversation import standing
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed
 from shoal.tasks.inference.generation import Standby
-from shoal.tasks.inference.session import (
+from shoal.tasks.inference.messages import (
     Change,
     Close,
     Open,
@@ -224,7 +224,7 @@ def test_what_a_standby_has_need_not_be_rebuilt() -> None:
     choice: Any = SimpleNamespace(believed=lambda *_: Times(0.01, 0.01), rate=lambda *_: 1000.0)
     talk: Any = SimpleNamespace(model=SimpleNamespace(hidden=5))
     run: Any = SimpleNamespace(
-        route=(first, stage), peers=("a", "b"), computed=1000, standbys=dict[int, Standby]()
+        chain=(first, stage), peers=("a", "b"), computed=1000, standbys=dict[int, Standby]()
     )
     none: Any = None
     standings = standing.Standing(none, none, none, none, choice)
@@ -530,7 +530,7 @@ async def test_a_move_does_not_wait_for_the_blocks_that_the_answer_just_fills(
     """Copies have whole blocks only, and the answer is at position 64."""
     old, new = (Hop(PeerId(name), Parts(False, 2, 4, True), "float32") for name in ("old", "new"))
     standby = SimpleNamespace(hop=new, have=have, ready=True)
-    run: Any = SimpleNamespace(route=(old,), standbys={0: standby}, computed=64)
+    run: Any = SimpleNamespace(chain=(old,), standbys={0: standby}, computed=64)
     able: Any = SimpleNamespace(_rebuild_s=lambda *_: 9.0)
     talk: Any = None
     assert await standing.Standing.prepare(able, talk, run, (new,)) is ready

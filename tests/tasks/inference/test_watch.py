@@ -10,8 +10,8 @@ from shoal.tasks.engine.interface import Parts
 from shoal.tasks.inference.conversation.watch import Watch, late_stages
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.generation import GenerationRun
-from shoal.tasks.inference.routing import Hop
-from shoal.tasks.inference.session import StageState
+from shoal.tasks.inference.messages import StageState
+from shoal.tasks.routing.paths import Hop
 from shoal.transport.errors import CallRefused
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_swarm import peer_of

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.state.membership.record import MemberRecord, ShardRecord
 from shoal.tasks.errors import NoRoute
-from shoal.tasks.inference.routing import find_route
+from shoal.tasks.inference.shards import find_route
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.models import JobModels, served
 from shoal.transport.identity import Identity, PeerId

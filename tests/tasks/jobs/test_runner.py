@@ -27,6 +27,7 @@ from shoal.tasks.jobs.kinds.table import KINDS
 from shoal.tasks.jobs.models import JobModels
 from shoal.tasks.jobs.results import JobOutcome
 from shoal.tasks.jobs.runner import RowRunner, Workshop
+from shoal.tasks.jobs.sealing.seals import JobSeals
 from shoal.tasks.jobs.spec import BlobPart, JobSpec, RowOptions, pack_spec
 from shoal.tasks.jobs.submitting import row_of
 from shoal.transport.identity import Identity
@@ -104,7 +105,7 @@ class Gateway:
 class Node:
     """A node that does rows of one kind."""
 
-    def __init__(self, kind: str = "generate") -> None:
+    def __init__(self, kind: str = "generate", *, seals: JobSeals | None = None) -> None:
         self.gateway, self.shelf = Gateway(), FakeShelf()
         self.interactive = 0
         self.own = {ROOT}
@@ -113,7 +114,9 @@ class Node:
             lambda: self.members, trio.current_time, works_for=lambda root: root in self.own
         )
         turn = IdleTime(lambda: self.interactive)
-        self.shop = Workshop(self.gateway, models, self.shelf, turn, lambda: self.members)
+        self.shop = Workshop(
+            self.gateway, models, self.shelf, turn, lambda: self.members, seals=seals
+        )
         self.runner = RowRunner(KINDS[kind], self.shop)
         self.steps: list[int] = []
         self.kept: list[tuple[int, bytes, dict[str, bytes]]] = []  # with the blobs at that time

@@ -309,23 +309,23 @@ def test_a_redirect_to_another_kind_of_address_is_refused(
 def test_a_public_hub_may_not_redirect_to_this_machine(
     server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "_is_public", lambda host: host != "localhost")
+    monkeypatch.setattr(hub, "is_public", lambda host: host != "localhost")
     server.behave = redirect_to(f"http://localhost:{server.server_address[1]}/x/{WEIGHTS}")
     assert refused(server, folder) == "hub-redirect"
     assert len(server.requested(WEIGHTS)) == 1
 
 
 def test_which_addresses_are_public() -> None:
-    assert not any(map(hub._is_public, ("127.0.0.1", "localhost", "10.1.2.3", "::1",
+    assert not any(map(hub.is_public, ("127.0.0.1", "localhost", "10.1.2.3", "::1",
                                         "169.254.169.254", "192.168.0.1")))  # fmt: skip
-    assert hub._is_public("8.8.8.8")
+    assert hub.is_public("8.8.8.8")
 
 
 def test_https_is_not_left() -> None:
-    handler = hub._Redirects("https", private=False)
+    handler = hub.Redirects("https", private=False)
     with pytest.raises(ModelError, match="kind 'http'"):
-        handler._check(urllib.parse.urlsplit("http://8.8.8.8/x"))
-    handler._check(urllib.parse.urlsplit("https://8.8.8.8/x"))
+        handler.check(urllib.parse.urlsplit("http://8.8.8.8/x"))
+    handler.check(urllib.parse.urlsplit("https://8.8.8.8/x"))
 
 
 def test_redirects_without_end_are_given_up(server: Server, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Which rows are recomputed, over which chains, and what follows for the claimant."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -64,11 +65,25 @@ class Swarm:
         return (9.0 if found in self.lies else 1.0) * len(text), len(text)
 
 
+class Lot(FakeHost):
+    """Host whose entropy is these numbers of 64 bits."""
+
+    def __init__(self, numbers: Iterable[int] | None = None) -> None:
+        super().__init__()
+        golden = (int(count * 0.61803 % 1.0 * 2**64) for count in range(10**9))
+        self.numbers = iter(golden if numbers is None else numbers)
+
+    def entropy(self, size: int) -> bytes:
+        return (next(self.numbers) % 2**64).to_bytes(8)[-size:]
+
+
 class Desk:
     """Checks of this node, with a job of some rows that a worker did."""
 
-    def __init__(self, nursery: trio.Nursery, swarm: Swarm, rows: int = 1) -> None:
-        host, self.state = cast(Host, FakeHost()), FakeState(nursery)
+    def __init__(
+        self, nursery: trio.Nursery, swarm: Swarm, rows: int = 1, lot: Lot | None = None
+    ) -> None:
+        host, self.state = cast(Host, lot or Lot()), FakeState(nursery)
         self.swarm, self.rows = swarm, rows
         members = lambda: {peer: member(peer) for peer in (WORKER, *swarm.serving)}  # noqa: E731
         models = JobModels(members, trio.current_time, works_for=lambda root: True)
@@ -77,8 +92,6 @@ class Desk:
         )
         self.trust = Trust(host, self.state.state, ME)
         self.checks = ResultChecks(host, ME, shop, {"evaluate": Evaluate()}, self.trust)
-        lot = iter(range(10**9))
-        self.checks._chance = lambda: next(lot) * 0.61803 % 1.0  # type: ignore[method-assign]
         lines = b"".join(json.dumps({"text": "t" * (n + 2)}).encode() + b"\n" for n in range(rows))
         spec = pack_spec(JobSpec(ROOT, lines, last=rows))
         self.job = Job("cd" * 32, ME, "evaluate", spec, rows=rows)
@@ -92,7 +105,7 @@ class Desk:
 
 
 def _row(loss: float, tokens: int) -> dict[str, Any]:
-    fields = evaluate._output(Evaluate().read(b'{"text": "t"}'), [(loss, tokens)])
+    fields = evaluate.output_of(Evaluate().read(b'{"text": "t"}'), [(loss, tokens)])
     return dict(fields)
 
 
@@ -170,19 +183,9 @@ async def test_a_known_claimant_is_checked_less(autojump_clock: object) -> None:
 async def test_rows_are_chosen_by_this_nodes_entropy() -> None:
     """A worker that could predict them would compute no others."""
     async with trio.open_nursery() as nursery:
-        checks = [Desk(nursery, Swarm([ONE])).checks for _ in range(2)]
-        for each in checks:
-            del each._chance
-        drawn = iter(range(1000))
-
-        class Lot:
-            def entropy(self, size: int) -> bytes:
-                drawn_bytes = (next(drawn) * 0x9E3779B97F4A7C15).to_bytes(32)
-                return drawn_bytes[-size:]
-
-        for each in checks:
-            each._host = cast(Host, Lot())
-        found = [each._chosen(64, 0.5) for each in checks]
+        lot = Lot(count * 0x9E3779B97F4A7C15 for count in range(1000))
+        checks = [Desk(nursery, Swarm([ONE]), lot=lot).checks for _ in range(2)]
+        found = [each.chosen(64, 0.5) for each in checks]
         assert found[0] != found[1] and all(len(rows) == defaults.ROWS_OF_ONE for rows in found)
 
 

@@ -25,10 +25,7 @@ def job(*secrets: int) -> Job:
 
 def node_of(*secrets: int) -> Node:
     """Return a node that knows these secrets of the group."""
-    node = Node()
-    node.shop = replace(node.shop, seals=seals(WORKER, *secrets))
-    node.runner._shop = node.shop
-    return node
+    return Node(seals=seals(WORKER, *secrets))
 
 
 async def test_a_member_does_sealed_rows(autojump_clock: object) -> None:
@@ -59,7 +56,7 @@ async def test_sealed_work_in_progress_is_in_no_blob(autojump_clock: object) -> 
     """Other nodes could read it there. Rows that are not sealed show their progress."""
     for sealed in (False, True):
         node = node_of(7)
-        node.shop.places._set(1)
+        node.shop.places.set_limit(1)
         lines = b"".join(row_of("generate", f"row {n}") + b"\n" for n in range(60))
         asked, many = replace(piece(), rows=60, lease=1.0), JobSpec(ROOT, lines, last=60)
         mine = seals(AUTHOR, 7)

@@ -77,7 +77,7 @@ def test_sparse_updates_of_others_are_kept_as_their_bytes() -> None:
         members = [await group.start(group.made()) for _ in range(3)]
         await group.until(lambda: min(len(member.bases) for member in members) > 4)
         for member in members:
-            kept = list(member.averager.rounds._updates.values())
+            kept = list(member.averager.rounds.updates.values())
             assert len(kept) > 5
             assert not any(isinstance(known.source, np.ndarray) for known in kept)
             assert all(known.vector.shape == (terms.values,) for known in kept)

@@ -202,12 +202,12 @@ def test_one_peer_gets_a_few_transfers_at_once() -> None:
         assert link is not None
         streams = [await link.open_stream(METHOD, {"root": root}) for _ in range(6)]
         await trio.sleep(2)  # none of them is read to its end
-        assert one.parcels._serving[two.identity.peer] == SENDS_PER_PEER
+        assert one.parcels.serving[two.identity.peer] == SENDS_PER_PEER
         assert [stream.failed for stream in streams].count("busy") == 6 - SENDS_PER_PEER
         for stream in streams:
             stream.reset("closed")
         await trio.sleep(2)
-        assert not one.parcels._serving
+        assert not one.parcels.serving
 
     run(body)
 
@@ -224,6 +224,6 @@ def test_only_memory_of_the_usual_size_waits_to_be_used_again() -> None:
             del got
             one.parcels.keep(RUN, {held})
             gc.collect()
-            assert len(one.parcels._memory[RUN].spare) == waiting
+            assert len(one.parcels.memory[RUN].spare) == waiting
 
     run(body)

@@ -230,9 +230,9 @@ def test_a_peer_that_is_late_judges_updates_alone() -> None:
     swarm = world(2)
     late = swarm.join(3, Hill(3), seconds=1000.0)
     swarm.run(TERMS.patience / 2)
-    assert not any(known.good for known in late.rounds._updates.values())
+    assert not any(known.good for known in late.rounds.updates.values())
     swarm.run(TERMS.patience)
-    assert [known.good for known in late.rounds._updates.values()] == [True, True]
+    assert [known.good for known in late.rounds.updates.values()] == [True, True]
 
 
 def test_an_update_on_an_earlier_state_is_refused() -> None:

@@ -205,7 +205,7 @@ async def test_all_trainers_together_have_a_rate(
 async def real(world: World, made: ShelfNode) -> None:
     """Give both nodes of a world real shelves. The one that is asked has a disk limit."""
     for node, shelf in ((world.me, made.author_s_shelf()), (world.other, made.shelf)):
-        node.vault._shelf = node.checkpoints._shelf = shelf
+        node.vault.shelf = node.checkpoints.shelf = shelf
         node.shelf = cast(NodeShelf, shelf)
     await world.prepare()
 
@@ -256,7 +256,7 @@ async def test_a_checkpoint_that_does_not_fit_is_deleted(
     world, made = World(tmp_path / "bad"), await shelf_node(tmp_path, 128 * MIB)
     await real(world, made)
     asked = await checkpoint_of(world)
-    monkeypatch.setattr(state, "_points", refuse)
+    monkeypatch.setattr(state, "read_points", refuse)
     answer = await world.other.hear(ME, STAND_BY, asked)
     assert isinstance(answer, Refusal) and answer.code == "bad-checkpoint", answer
     assert not made.roots
@@ -377,7 +377,7 @@ async def test_the_trainer_leaves_its_place_to_an_author_that_lacks_one(
     world = await World(tmp_path / "place").prepare()
     world.me.step_s = 50.0
     places, began = world.me.runner.places, trio.current_time()
-    places._now = trio.current_time
+    places.now = trio.current_time
 
     async def ask() -> None:
         while True:

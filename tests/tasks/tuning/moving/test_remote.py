@@ -75,7 +75,7 @@ class Home:
         """Let a node have done the last step."""
         learned, points = start()
         learned.step = ERRAND.settings.steps
-        saved = await self.vault.save("theirs", self.remote._terms(ERRAND, job), learned, points)
+        saved = await self.vault.save("theirs", self.remote.terms(ERRAND, job), learned, points)
         claim = new_claim(by, job, 1, step=learned.step, saved=saved.work.packed())
         self.made.state.hear(by, "claims", job, claim_fact(claim))
         text = output_line(1, {"saved": saved.work.packed().hex()}).decode()
@@ -124,7 +124,7 @@ async def test_the_user_hears_that_only_this_node_has_the_rows(
             node.made.spread()
             standing = node.jobs.get(job)
             assert standing is not None and standing.job is not None
-            root, size = node.made.own._blob(standing.job)
+            root, size = node.made.own.blob(standing.job)
             node.made.helper.shelf.blobs[root] = b"x" * size
             await node.remote.replicate(job, progress)
             await trio.sleep(60)

@@ -44,7 +44,7 @@ async def sealed(folder: Path, mine: int = 7, others: int = 7) -> World:
     world.submit(sealed_tuning(spec, draft, author, author.newest()))
     assert world.job.id == draft.id
     for node, known in ((world.me, seals(ME_IDENTITY, mine)), (world.other, seals(WORKER, others))):
-        node.checkpoints._seals = known
+        node.checkpoints.seals = known
     world.terms = replace(world.terms, seal=author.state_seal(draft))
     return world
 

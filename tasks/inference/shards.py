@@ -13,18 +13,6 @@ from ..placement.holes import holes_of, missing_sentence
 from ..routing.defaults import LINK_S, SHARDS_LOOKED, SHARDS_OF_PEER
 from ..routing.paths import Hop, HopTimes, Search, StageCost
 
-__all__ = [
-    "Hop",
-    "Members",
-    "Preference",
-    "find_route",
-    "holes_of",
-    "largest_room",
-    "no_route",
-    "parts_of",
-    "shards_of",
-]
-
 Members = Mapping[PeerId, MemberRecord]
 
 

@@ -12,8 +12,9 @@ from shoal.state.membership.record import Aim, Capacity, MemberRecord, Rank, Sha
 from shoal.tasks.defaults import MAX_STAGES
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoRoute
-from shoal.tasks.inference.routing import Hop, Preference, find_route, largest_room, shards_of
+from shoal.tasks.inference.shards import Preference, find_route, largest_room, shards_of
 from shoal.tasks.routing.defaults import SHARDS_LOOKED, SHARDS_OF_PEER
+from shoal.tasks.routing.paths import Hop
 from shoal.transport.identity import PeerId
 
 ROOT = "ab" * 32

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from shoal.tasks.defaults import MAX_BIAS
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import BadMessage
-from shoal.tasks.inference.serving.recalling import Recall
-from shoal.tasks.inference.session import (
+from shoal.tasks.inference.messages import (
     STAGE_CODES,
     Close,
     Failed,
@@ -32,6 +31,7 @@ from shoal.tasks.inference.session import (
     unpack_states,
     unpack_tokens,
 )
+from shoal.tasks.inference.serving.recalling import Recall
 from shoal.transport.identity import PeerId
 
 SESSION = b"0123456789abcdef"
