@@ -9,7 +9,7 @@ import trio
 from shoal.tasks.chunks.connector import WantingSession
 from shoal.tasks.chunks.store import KvOrigin
 from shoal.tasks.engine.interface import NAME_BYTES
-from shoal.tasks.inference.session import (
+from shoal.tasks.inference.messages import (
     Close,
     Open,
     SessionOpened,
