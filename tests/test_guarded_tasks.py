@@ -46,6 +46,8 @@ PARTS = {
     "transport/dial/rounds.py": {"self._one"},
     "transport/link/serving.py": {"self._run"},
     "transport/link/streams.py": {"_run"},
+    "tasks/chunks/beside.py": {"self._ask", "self._bring"},  # of a session
+    "tasks/chunks/connector.py": {"self._begin"},  # of the same
     "tasks/chunks/fetching.py": {"self._ask_all", "self._watch", "self._ask"},  # of a session
     "state/membership/finding.py": {  # of `_check`, or of a call
         "self._ask_by",
@@ -73,6 +75,7 @@ PARTS = {
     "tasks/inference/choice.py": {"self._probe"},  # of the same
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
+    "tasks/inference/stagechunks.py": {"self._beside"},  # the same
     "tasks/tuning/chain/network.py": {"self._run"},  # of a trainer
     "tasks/tuning/chain/stages.py": {"watch"},  # of the same
     "tasks/tuning/stage/stage.py": {"compute"},  # of a stream, so of a link
@@ -114,7 +117,7 @@ OWN = {
         "self._shards.correct_costs",
     },
     "tasks/serving/slots.py": {"self._run_one", "one"},
-    "tasks/inference/stage.py": {"self.endings.free"},
+    "tasks/inference/stage.py": {"self.endings.free", "self._chunks.run"},
     "tasks/tuning/stage/stage.py": {"self._close_all"},
     "tasks/text/process.py": {"self._write"},
     "tasks/tuning/trainer/encoding.py": {"some"},

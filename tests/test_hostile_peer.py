@@ -138,6 +138,14 @@ class Parrot:
     async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
         return 0
 
+    def expect_kv(self, session: SessionId, expected: bool) -> None:
+        """Do nothing: there are no parts."""
+
+    async def bring_kv(
+        self, session: SessionId, part: bytes, start: int, stop: int, *, doubted: bool = False
+    ) -> int:
+        return 0
+
     async def fork(self, session: SessionId, into: SessionId) -> None:
         """Do nothing: there is no state to copy."""
 

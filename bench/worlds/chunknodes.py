@@ -151,23 +151,25 @@ class ChunkNode:
         owner = GATEWAY if keep else PeerId(f"nobody {self._sessions}")
         terms = SessionTerms(owner, names=names, exact=exact)
         cached = await self.engine.open(session, len(ids) + 1, on_event, terms)
-        if mode != "compute":
-            costs = self._loaded.costs
-            wanted = WantingSession(session, self.origin, names, cached, exact, self.shape, costs)
-            cached, _ = await self._connector(mode).brought(wanted)
-        start = min(cached, (len(ids) - 2) // 16 * 16)
-        rest = tuple(ids[start:])
-        self.engine.submit(Span(session, 1, start, len(rest), tokens=rest, want="token"))
-        await answer.wait()
-        took = self._host.now() - began
+        costs, ready = self._loaded.costs, trio.Event()
+        wanted = WantingSession(session, self.origin, names, cached, exact, self.shape, costs)
+        async with trio.open_nursery() as nursery:
+            connector = self.connector()
+            if mode == "choice":  # as `tasks/inference/stagechunks.py` does
+                nursery.start_soon(connector.beside, wanted, ready)
+                await ready.wait()
+            elif mode == "fetch":
+                cached, _ = await _Always.of(connector).brought(wanted)
+            start = min(cached, (len(ids) - 2) // 16 * 16)
+            rest = tuple(ids[start:])
+            self.engine.submit(Span(session, 1, start, len(rest), tokens=rest, want="token"))
+            await answer.wait()
+            took = self._host.now() - began
+            nursery.cancel_scope.cancel()
         await self.engine.close(session, names)
         if keep:
             self.store.add(self.origin, names)
         return First(took, cached, token)
-
-    def _connector(self, mode: str) -> ChunkConnector:
-        connector = self.connector()
-        return connector if mode == "choice" else _Always.of(connector)
 
 
 class _Always(ChunkConnector):

@@ -24,7 +24,9 @@ class ChunkParts:
         own = base.identity.peer
         store = SharedChunks(content.kv, self._is_wanted)
         self.provider = ChunkProvider(base.host, network.endpoint, base.identity, store, engine)
-        around = NodeFunctions(content.providers.connect, self._replicas, self._trusts)
+        around = NodeFunctions(
+            content.providers.connect, self._replicas, self._trusts, network.endpoint.guard
+        )
         self.connector = ChunkConnector(base.host, own, engine, content.kv, store, around)
 
     def _others(self, root: str, layers: Layers) -> Iterator[tuple[PeerId, bool]]:

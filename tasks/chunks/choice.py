@@ -24,6 +24,12 @@ def compute_seconds(costs: ShardCosts, start: int, stop: int) -> float:
     return (steps - 1) * costs.step_s + costs.seconds(rows, start)
 
 
+def rows_computed(costs: ShardCosts, start: int, seconds: float) -> int:
+    """Return how many positions from `start` on a stage computes in `seconds`, at most."""
+    row = costs.row_s + costs.pair_s * start
+    return int(seconds / row) if row > 0 else 0
+
+
 def _rows_of_a_step(costs: ShardCosts, start: int, stop: int) -> int:
     """Return how many positions of a prompt an engine computes in a step, on average.
 

@@ -17,6 +17,7 @@ from ...dht.kv.chain import Chain
 from ...dht.kv.index import KvFound
 from ...transport.bytestream import PathKind
 from ...transport.errors import TransportError
+from ...transport.guard import Guard
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
@@ -24,21 +25,24 @@ from ..costs.links import link_rates
 from ..costs.rates import LinkRates
 from ..costs.shardcosts import ShardCosts
 from ..defaults import (
+    CHUNK_HEAD,
     CHUNK_HOPE,
     CHUNK_LOOK,
     CHUNK_LOOK_SHARE,
     CHUNK_LOOK_UP,
+    CHUNK_NAP,
     CHUNK_RATE_AGE,
     CHUNK_SHY,
     CHUNK_TIMEOUT,
     CHUNK_TRIES,
     CHUNK_WORTH,
 )
-from ..engine.interface import Engine, KvForm, SessionId
+from ..engine.interface import NAME_BYTES, Engine, KvForm, SessionId
 from ..engine.kv.parts import KvShape
-from .choice import compute_seconds, worthwhile
+from .beside import BesideFetch
+from .choice import compute_seconds, fetch_seconds, worthwhile
 from .fetching import ChunkFetch, FetchPlan
-from .naming import CHUNK, chunk_names
+from .naming import CHUNK, CHUNK_BLOCKS, chunk_names
 from .store import KvOrigin, Layers, SharedChunks
 
 _RATES: Final = 256  # providers whose rate is remembered, and gateways that distrust strangers
@@ -66,12 +70,14 @@ class NodeFunctions:
 
     `connect` opens a link or raises TransportError. `replicas(root, layers, seconds)` returns
     linked members that serve these layers of a model and whose round trip is shorter.
-    `trusts(peer)` says whether a peer's KV is believed unseen.
+    `trusts(peer)` says whether a peer's KV is believed unseen. `guard` surrounds fetches beside
+    computing.
     """
 
     connect: Callable[[PeerId], Awaitable[Link]]
     replicas: Callable[[str, Layers, float], Sequence[PeerId]]
     trusts: Callable[[PeerId], bool]
+    guard: Guard = field(default_factory=Guard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,13 @@ class WantingSession:
     exact: bool
     shape: KvShape
     costs: ShardCosts
+    asked: Callable[[PeerId], None] = lambda peer: None
+    """Called with each provider before it is used, if the session computes meanwhile."""
+
+    @property
+    def chunks(self) -> int:
+        """The number of full chunks of the prompt that are not here."""
+        return len(self.names) // (NAME_BYTES * CHUNK_BLOCKS) - self.cached // CHUNK
 
     @property
     def form(self) -> KvForm:
@@ -142,6 +155,76 @@ class ChunkConnector:
                 return got, outside.link.peer
         return wanted.cached, None
 
+    async def beside(self, wanted: WantingSession, ready: trio.Event) -> None:
+        """Fetch for a session that computes meanwhile, until both meet. Sets `ready` when it may
+        begin, which is soon in any case.
+
+        Never fails, and delays nothing but the beginning.
+        """
+        fetches = list[BesideFetch]()
+        self.engine.expect_kv(wanted.session, True)
+        try:
+            with self._around.guard.around(wanted.origin.owner):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._begin, wanted, ready, fetches)
+                    for outside in (await self.matched(wanted))[:CHUNK_TRIES]:
+                        if await self._load_beside(wanted, outside, ready, fetches):
+                            break
+                    nursery.cancel_scope.cancel()
+        finally:
+            self.engine.expect_kv(wanted.session, False)
+            ready.set()
+
+    async def _begin(
+        self, wanted: WantingSession, ready: trio.Event, fetches: Sequence[BesideFetch]
+    ) -> None:
+        """Set `ready` when waiting for the fetches is not worth it any more."""
+        stop = wanted.cached + wanted.chunks * CHUNK
+        seconds = compute_seconds(wanted.costs, wanted.cached, stop)
+        began = now = trio.current_time()
+        until = began + CHUNK_HEAD * seconds
+        while until > now:
+            await trio.sleep_until(max(until, now + CHUNK_NAP))
+            now = trio.current_time()
+            patience = sum(fetch.patience_s(seconds) for fetch in fetches)
+            until = began + CHUNK_HEAD * seconds + patience
+        ready.set()
+        for fetch in fetches:
+            fetch.begin()
+
+    async def _load_beside(
+        self,
+        wanted: WantingSession,
+        outside: Outside,
+        ready: trio.Event,
+        fetches: list[BesideFetch],
+    ) -> bool:
+        """Fetch from one provider. Return whether anything of it arrived."""
+        plan, link = self._worthwhile_beside(wanted, outside), outside.link
+        if plan is None:
+            return False
+        wanted.asked(link.peer)
+        self.engine.expect_kv(wanted.session, True)  # forget incomplete runs of others
+        near = link.status.path in _NEAR
+        fetch = BesideFetch(self._host, self._own, link, self.engine, plan, near=near)
+        if ready.is_set():
+            fetch.begin()
+        fetches.append(fetch)
+        try:
+            await fetch.run()
+        finally:
+            self._note(link.peer, fetch)
+        return fetch.bytes > 0
+
+    def _worthwhile_beside(self, wanted: WantingSession, outside: Outside) -> FetchPlan | None:
+        """Return the plan to fetch all that a provider has, or None if not even the last chunk
+        would arrive before the session has computed what is before it."""
+        plan, link = self._whole(wanted, outside), self._link(outside.link)
+        before = compute_seconds(wanted.costs, plan.start, plan.stop - CHUNK)
+        if link.rate and fetch_seconds(link, plan.chunk_bytes) > before:
+            return None
+        return plan
+
     # The scheduling side.
 
     async def matched(self, wanted: WantingSession) -> list[Outside]:
@@ -183,12 +266,11 @@ class ChunkConnector:
         shy_until = self.shy_until.get(gateway, 0.0)
         return self._host.now() >= shy_until or self._around.trusts(peer)
 
-    def _plan(self, wanted: WantingSession, outside: Outside) -> FetchPlan | None:
-        """Return what to fetch from a provider, or None if computing everything is faster."""
+    def _whole(self, wanted: WantingSession, outside: Outside) -> FetchPlan:
+        """Return the plan to fetch all that a provider has."""
         chain = wanted.origin.chain(wanted.names)
         assert chain is not None  # providers of a chain were found
-        peer, first = outside.link.peer, wanted.cached // CHUNK
-        plan = FetchPlan(
+        return FetchPlan(
             session=wanted.session,
             names=tuple(chunk_names(wanted.names)),
             tags=chain.tags,
@@ -198,8 +280,12 @@ class ChunkConnector:
             form=wanted.form,
             shape=wanted.shape,
             costs=wanted.costs,
-            doubted=not self._around.trusts(peer),
+            doubted=not self._around.trusts(outside.link.peer),
         )
+
+    def _plan(self, wanted: WantingSession, outside: Outside) -> FetchPlan | None:
+        """Return what to fetch from a provider, or None if computing everything is faster."""
+        plan, first = self._whole(wanted, outside), wanted.cached // CHUNK
         most = outside.chunks - first
         link = self._link(outside.link)
         choice = worthwhile(wanted.costs, link, plan.chunk_bytes, first, most)

@@ -72,22 +72,40 @@ class FetchPlan:
     @property
     def chunk_bytes(self) -> int:
         """Bytes of one chunk in all layers."""
-        return (self.layers[1] - self.layers[0]) * self.shape.layer_bytes(CHUNK, self.form)
+        return self.bytes_of(0, CHUNK)
 
     @property
     def stop(self) -> int:
         """The first position that is not fetched."""
         return self.last * CHUNK
 
+    def bytes_of(self, start: int, stop: int) -> int:
+        """Return the bytes of the positions `start` to `stop` - 1 in all layers."""
+        layers = self.layers[1] - self.layers[0]
+        return layers * self.shape.layer_bytes(stop - start, self.form)
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of the largest part."""
+        return self.shape.layer_bytes(self._step, self.form)
+
+    @property
+    def _step(self) -> int:
+        return self.shape.positions(self.form, CHUNK, BLOCK)
+
     def parts(self) -> Iterator[KvRange]:
-        """Yield the parts in the order in which they are asked for."""
-        step, start = self.shape.positions(self.form, CHUNK, BLOCK), self.start
+        """Yield the parts in the order of positions."""
+        start = self.start
         while start < self.stop:
             end = (start // CHUNK + 1) * CHUNK
-            for layer in range(*self.layers):
-                for at in range(start, end, step):
-                    yield KvRange(at, min(at + step, end), layer, layer + 1)
+            yield from self.parts_of(start, end)
             start = end
+
+    def parts_of(self, start: int, end: int) -> Iterator[KvRange]:
+        """Yield the parts with the positions `start` to `end` - 1 of a chunk."""
+        for layer in range(*self.layers):
+            for at in range(start, end, self._step):
+                yield KvRange(at, min(at + self._step, end), layer, layer + 1)
 
 
 class WrongPart(Exception):
@@ -95,10 +113,11 @@ class WrongPart(Exception):
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A part that was asked for, and what arrived."""
+class AskedPart:
+    """A part that was asked for, of the run of positions `run`, and what arrived."""
 
     part: KvRange
+    run: tuple[int, int] = 0, 0
     arrived: trio.Event = field(default_factory=trio.Event)
     data: bytes = b""
     error: Exception | None = None
@@ -115,7 +134,7 @@ class ChunkFetch:
         self._link = link
         self._engine = engine
         self._plan = plan
-        self._size = (plan.stop - plan.start) * plan.chunk_bytes // CHUNK
+        self._size = plan.bytes_of(plan.start, plan.stop)
         self._began = host.now()
         self.length = plan.start
         self.bytes = 0  # that have arrived and were right
@@ -123,8 +142,8 @@ class ChunkFetch:
 
     async def run(self) -> None:
         """Fetch until all is there, or the fetch ends early (`ending`)."""
-        at_once = min(PARTS_ASKED, max(1, PARTS_BYTES // self._part_bytes))
-        send, receive = trio.open_memory_channel[_Pending](at_once)
+        at_once = min(PARTS_ASKED, max(1, PARTS_BYTES // self._plan.part_bytes))
+        send, receive = trio.open_memory_channel[AskedPart](at_once)
         room = trio.Semaphore(at_once)
         try:
             async with trio.open_nursery() as nursery:
@@ -140,26 +159,21 @@ class ChunkFetch:
         """Bytes per second so far, 0 if none has arrived."""
         return self.bytes / max(self._host.now() - self._began, 1e-6)
 
-    @property
-    def _part_bytes(self) -> int:
-        plan = self._plan
-        return plan.shape.layer_bytes(plan.shape.positions(plan.form, CHUNK, BLOCK), plan.form)
-
     async def _ask_all(
         self,
         nursery: trio.Nursery,
         room: trio.Semaphore,
-        send: trio.MemorySendChannel[_Pending],
+        send: trio.MemorySendChannel[AskedPart],
     ) -> None:
         """Ask for all parts in order, and hand each to the writer."""
         async with send:
             for part in self._plan.parts():
                 await room.acquire()
-                pending = _Pending(part)
+                pending = AskedPart(part)
                 nursery.start_soon(self._ask, pending)
                 await send.send(pending)
 
-    async def _ask(self, pending: _Pending) -> None:
+    async def _ask(self, pending: AskedPart) -> None:
         """Ask for one part, and check what arrives."""
         plan, part = self._plan, pending.part
         chunk = part.start // CHUNK
@@ -194,7 +208,7 @@ class ChunkFetch:
         return data
 
     async def _write_all(
-        self, receive: trio.MemoryReceiveChannel[_Pending], room: trio.Semaphore
+        self, receive: trio.MemoryReceiveChannel[AskedPart], room: trio.Semaphore
     ) -> None:
         """Write the parts into the session in order, until one is missing or wrong."""
         async for pending in receive:
@@ -210,9 +224,7 @@ class ChunkFetch:
                     plan.session, pending.data, doubted=plan.doubted
                 )
             except EngineError as error:
-                if error.code == "bad-state":
-                    raise WrongPart(error.message) from error
-                self.ending = "other-class" if error.code == "other-class" else "session"
+                self.ending = ending_of(error)
                 return
             self.length = max(self.length, length)
             self.bytes += plan.shape.part_bytes(pending.part, plan.form)
@@ -228,18 +240,31 @@ class ChunkFetch:
         while True:
             await trio.sleep(max(spare / 8, 0.005))
             now = self._host.now()
-            carried.append((now, link.carried))
-            while len(carried) > 2 and carried[1][0] <= (self._began + now) / 2:
-                carried.pop(0)
+            note_carried(carried, self._began, now, link.carried)
             if now - self._began < spare:
                 continue
-            left = (self._size - self.bytes) / _rate(self._began, carried)
+            left = (self._size - self.bytes) / rate_of(self._began, carried)
             if left > compute_seconds(plan.costs, self.length, plan.stop):
                 self.ending = "slow"
                 scope.cancel()
 
 
-def _rate(began: float, carried: Sequence[tuple[float, int]]) -> float:
+def ending_of(error: EngineError) -> Ending:
+    """Return how a fetch ends with an error of the engine. Raises WrongPart if the part was not
+    what it should be."""
+    if error.code == "bad-state":
+        raise WrongPart(error.message) from error
+    return "other-class" if error.code == "other-class" else "session"
+
+
+def note_carried(carried: list[tuple[float, int]], began: float, now: float, size: int) -> None:
+    """Add the bytes until now to `carried`, and forget what `rate_of` does not need."""
+    carried.append((now, size))
+    while len(carried) > 2 and carried[1][0] <= (began + now) / 2:
+        carried.pop(0)
+
+
+def rate_of(began: float, carried: Sequence[tuple[float, int]]) -> float:
     """Return the bytes per second of the last half of the time since `began`, or of the last
     quarter if that is more. `carried` are times, and the bytes until then.
 

@@ -20,6 +20,7 @@ from .errors import EngineError
 from .families import Architecture, architecture, weight_bytes
 from .interface import NO_RULES, Loaded, LoadShard, SessionId
 from .kv import arrival
+from .kv.ahead import KvAhead
 from .kv.blocks import BlockTable, blocks_for
 from .kv.hostcopies import HostCopies
 from .kv.states import SessionStates
@@ -63,6 +64,7 @@ class Core:
             self.sessions, self.training, output, copies, lambda: self.clock(), stop=stop
         )
         kv_parts = arrival.KvParts(self._present, self._copied, self._loaded)
+        self._ahead = KvAhead(self._present, self.runner.arrived, lambda: self.clock())
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
@@ -74,6 +76,7 @@ class Core:
             "fork": self._fork,
             "recall": self._recall,
             "usage": self._usage,
+            "bring": self._ahead.bring,
             **kv_parts.requests(),
             **self.training.requests(),
         }
@@ -150,6 +153,8 @@ class Core:
             self.runner.cancel(header[1])
         elif name == "hold" and len(header) == 1:
             self._hold()
+        elif name == "expect" and len(header) == 3:
+            self._expect(header[1], bool(header[2]))
         elif name == "tune":
             self.training.submit(header, payload)
         elif name == "tune-stop" and len(header) == 3:
@@ -288,6 +293,12 @@ class Core:
         the ends of its steps."""
         self._held_until = self.clock() + HOLD_S
 
+    def _expect(self, name: object, expected: bool) -> None:
+        """Prepare a session, if it is open, for KV that arrives ahead of it."""
+        session = self.sessions.get(self._name(name))
+        if session is not None:
+            self._ahead.expect(session, expected)
+
     def _close(self, header: Header, payload: memoryview) -> Result:
         """Close a session, even if its names are malformed. Its named blocks stay cached."""
         session = self.sessions.pop(self._name(header[0]), None)
@@ -314,7 +325,7 @@ class Core:
         length, data = shard.copies.parse(payload, table.tokens, session.adapter_root)
         values = shard.compute.imported(length, data)
         table.secure(length)
-        session.arrival = None
+        session.arrival = session.ahead = None
         table.prepare(0, length)
         shard.compute.install(table, length, values)
         table.fill(length)
@@ -336,7 +347,7 @@ class Core:
         if source is not into:
             into.table.secure(source.table.length)
             into.table.share(source.table)
-            into.arrival = None
+            into.arrival = into.ahead = None
         into.forget()
         return into.table.length, b""
 

@@ -400,6 +400,24 @@ class Engine(Protocol):
         """
         ...
 
+    def expect_kv(self, session: SessionId, expected: bool) -> None:
+        """Prepare a session whose shard is a whole model for parts ahead of its length, which
+        `bring_kv` writes while it computes; its steps are short until then. With False, no more
+        arrive, and what is not complete is forgotten."""
+        ...
+
+    async def bring_kv(
+        self, session: SessionId, part: bytes, start: int, stop: int, *, doubted: bool = False
+    ) -> int:
+        """Write a part of the run of positions `start` to `stop` - 1, and return the session's
+        length. Parts and runs may come in any order. When the length reaches a run that has arrived
+        in all layers, the session goes on behind it; a run that it has passed is ignored.
+
+        `doubted` means the same as in `write_kv`. Raises EngineError `gap` if the session expects
+        no parts, and `bad-state` if it does not fit.
+        """
+        ...
+
     async def fork(self, session: SessionId, into: SessionId) -> None:
         """Copy a session's KV into another open session."""
         ...

@@ -389,6 +389,17 @@ class EngineProcess:
             value, _ = await self._requests.request("write", session, doubted, payload=part)
         return value if isinstance(value, int) else 0
 
+    def expect_kv(self, session: SessionId, expected: bool) -> None:
+        self._requests.send(("expect", session, expected))
+
+    async def bring_kv(
+        self, session: SessionId, part: bytes, start: int, stop: int, *, doubted: bool = False
+    ) -> int:
+        value, _ = await self._requests.request(
+            "bring", session, doubted, start, stop, payload=part
+        )
+        return value if isinstance(value, int) else 0
+
     async def fork(self, session: SessionId, into: SessionId) -> None:
         await self._requests.request("fork", session, into)
 

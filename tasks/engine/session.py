@@ -20,6 +20,7 @@ from .spans.rules import SessionRules
 from .wire import Buffer, Header
 
 if TYPE_CHECKING:
+    from .kv.ahead import RunsAhead
     from .kv.arrival import Arrival, Doubt
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
@@ -102,6 +103,7 @@ class Session:
         self.rules: SessionRules | None = None  # that change its logits
         self.own = False  # whether it is of the machine's own gateway
         self.arrival: Arrival | None = None  # parts of KV from elsewhere, until the next span
+        self.ahead: RunsAhead | None = None  # parts of KV for positions that it has not reached
         self.doubt: Doubt | None = None  # what its next positions must have, or it ends
         self.copy: HostCopy | None = None  # its KV, while it has left the device
         self.packed = False  # whether hidden states come and go packed

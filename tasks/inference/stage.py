@@ -223,6 +223,7 @@ class Stage:
         """Free closed sessions and end idle ones, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.endings.free)
+            await nursery.start(self._chunks.run)
             task_status.started()
             while True:
                 await trio.sleep(SESSION_IDLE / 10)
@@ -311,7 +312,8 @@ class Stage:
                 network=self._courier.network(session.gateway),
             )
             cached = await self._adapters.open(self._parts.engine, session, on_event, terms)
-            cached = await self._chunks.brought(session, names, cached)
+            busy = any(each.waiting for each in self.table.of_shard(session.served))
+            cached = await self._chunks.brought(session, names, cached, busy=busy)
             opened = session.name in self.table.open
         finally:
             self.table.opening.pop(session, None)

@@ -112,6 +112,15 @@ class DeviceEngines:
     async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
         return await self._of(session).write_kv(session, part, doubted=doubted)
 
+    def expect_kv(self, session: SessionId, expected: bool) -> None:
+        if engine := self._sessions.get(session):
+            engine.expect_kv(session, expected)
+
+    async def bring_kv(
+        self, session: SessionId, part: bytes, start: int, stop: int, *, doubted: bool = False
+    ) -> int:
+        return await self._of(session).bring_kv(session, part, start, stop, doubted=doubted)
+
     async def fork(self, session: SessionId, into: SessionId) -> None:
         engine = self._of(session)
         if engine is not self._of(into):

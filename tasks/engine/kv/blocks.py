@@ -187,6 +187,12 @@ class BlockTable:
     block, number of consecutive blocks]. `changes` counts how often a block was added or removed.
     """
 
+    held = 0
+    """Positions below it keep their blocks, because parts of their KV have arrived."""
+    taken = 0, 0
+    """The positions from the first one to before the second one came from elsewhere while the
+    session computed, and are not computed again."""
+
     def __init__(
         self,
         pool: BlockPool,
@@ -235,6 +241,7 @@ class BlockTable:
 
     def free(self) -> None:
         """Release all blocks and the promise. May be called repeatedly."""
+        self.held = 0
         self.truncate(0)
         self._pool.promised -= self.promised
         self.promised = 0
@@ -282,12 +289,13 @@ class BlockTable:
         if length < self.length:
             self._names = self._names[: length // BLOCK]
             self._withheld = self._withheld and self._withheld[: length // BLOCK]
+            self.held, self.taken = 0, (0, 0)
         self._shorten(length)
 
     def _shorten(self, length: int) -> None:
         """Drop the positions from `length` on, but no names."""
         self.length = min(self.length, length)
-        for _ in range(len(self._blocks) - blocks_for(self.length)):
+        for _ in range(len(self._blocks) - blocks_for(max(self.length, self.held))):
             self._pool.release(self._pop())
         self._named = min(self._named, len(self._blocks))
 
@@ -319,6 +327,17 @@ class BlockTable:
         copies = self._own_last() if self.length % BLOCK and blocks == self._full else []
         self._allocate(end)
         return copies
+
+    def hold(self, end: int) -> list[BlockCopy]:
+        """Do the same, and keep these blocks while the positions before them are computed."""
+        self.held = max(self.held, end)
+        return self.grow(end)
+
+    def take(self, end: int) -> None:
+        """Record that the positions from `length` to `end` - 1 have come from elsewhere."""
+        began, stop = self.taken
+        self.taken = (began if stop == self.length else self.length), end
+        self.fill(end)
 
     @property
     def _full(self) -> int:
@@ -388,6 +407,7 @@ class BlockTable:
     def share(self, other: "BlockTable") -> None:
         """Replace the content by that of another table, without copying it. Its length must be
         promised."""
+        self.held = 0
         self.truncate(0)
         self._names, self._named, self._written = (), 0, True
         for block in other._blocks[: blocks_for(other.length)]:

@@ -174,11 +174,18 @@ class SpanAnswers:
 
     def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""
+        packed = session.packed and job.span.want == "hidden" and not model.parts.head
+        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
+        self._hidden(session, job, payload)
+
+    def skipped(self, session: Session, job: SpanInProgress) -> None:
+        """Finish a span whose last positions, or all, came from elsewhere, without its values."""
+        self._hidden(session, job, b"")
+
+    def _hidden(self, session: Session, job: SpanInProgress, payload: Buffer) -> None:
         span = job.span
         seconds = job.seconds, job.predicted
         header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
-        packed = session.packed and span.want == "hidden" and not model.parts.head
-        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
         job.answer.add(header, payload)
         self._emit_with_step(header, payload)
         self._finish(session, job)

@@ -142,7 +142,8 @@ class Room:
 def _can_leave(session: Session) -> bool:
     """Return whether the KV of a session can be copied to host memory. Of recurrent layers it
     cannot, and content that is not checked yet is not worth it."""
-    return session.shard.reuses and session.arrival is None and session.doubt is None
+    whole = session.arrival is None and session.ahead is None and session.doubt is None
+    return session.shard.reuses and whole
 
 
 def _victim(sessions: Sequence[Session]) -> Session:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from ..defaults import REFERENCE_PART, REFERENCE_SAVED
 from ..errors import EngineError
 from ..interface import SessionId, Span
-from ..kv import arrival
+from ..kv import ahead, arrival
 from ..kv.blocks import BlockCopy
 from ..kv.hostcopies import HostCopies
 from ..kv.states import StateUse
@@ -23,6 +23,8 @@ from ..wire import Header
 from .answers import Done, FrameOutput, SpanAnswers
 from .checks import check
 from .room import Room
+
+_SKIPPABLE = ("token", "hidden")  # of a shard that is alone: its hidden states go nowhere
 
 
 class Runner:
@@ -118,6 +120,23 @@ class Runner:
         if session.busy:
             self._next(session)
 
+    def arrived(self, session: Session) -> None:
+        """Go on behind what has arrived ahead of a session, and compute the rest."""
+        ahead.go_on(session)
+        if session.job is not None:
+            self._skip(session, session.job)
+        self._next(session)
+
+    def _skip(self, session: Session, job: SpanInProgress) -> None:
+        """Do not compute the positions of a span that came from elsewhere, but for the last one of
+        a span that wants a token. Answer the span if none is left."""
+        began, stop = session.table.taken
+        if not began <= job.position < stop or job.decode or job.span.want not in _SKIPPABLE:
+            return
+        job.done = min(stop - job.start, job.count - (job.span.want == "token"))
+        if job.done == job.count:
+            self.answers.skipped(session, job)
+
     @staticmethod
     def _is_guess(session: Session, span: Span) -> bool:
         """Remember a window for a session whose text is computed here alone, and return whether it
@@ -180,6 +199,7 @@ class Runner:
                 return
             try:
                 session.job = self._begin(session, span, key)
+                self._skip(session, session.job)
             except EngineError as error:
                 session.table.truncate(span.start)
                 self.answers.failed(session.name, span.epoch, error)
@@ -236,7 +256,12 @@ class Runner:
             rows = job.count - job.done
             if job.decode:
                 self.scheduler.groups.came(session.share, self._clock())
-            more = bool(session.waiting)
+            elif session.ahead is not None:
+                costs, place = session.shard.costs, job.position
+                row_s = costs.row + costs.attended * place
+                most = session.ahead.rows(place, row_s, costs.fixed, self._clock())
+                rows = min(rows, most)
+            more = bool(session.waiting) or rows < job.count - job.done
             self.scheduler.want(session.share, rows, job.position, decode=job.decode, more=more)
 
     def step(self) -> None:
@@ -278,6 +303,8 @@ class Runner:
             job.done += rows
             if session.doubt is not None:
                 self._settle_doubt(session, job)
+            if session.ahead is not None:
+                ahead.go_on(session)
         self.answers.choose(model, done)
         ended = self._clock()
         seconds = ended - started
@@ -293,6 +320,8 @@ class Runner:
             job.predicted += session.share.charged
             if session.job is job:
                 self.answers.advance(session, job, model, output)
+            if session.job is job:
+                self._skip(session, job)
             self._next(session)
         self.resume()
         self.answers.settle()

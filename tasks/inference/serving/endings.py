@@ -51,6 +51,7 @@ class StageEndings:
 
         The returned event is set when the KV is freed.
         """
+        session.fetch.cancel()
         if self._all.remove(session, self._host.now()):
             assert self._engine is not None  # else none is open
             self._engine.cancel(session.engine_id)

@@ -95,6 +95,8 @@ class StageSession:
     queued: deque[WaitingSpan] = field(default_factory=deque)  # in the order of their answers
     inputs: Inputs | None = None  # at the first stage, from the end of the prompt on
     ended: bool = False  # whether the last token was sent
+    beside: bool = False  # whether KV of others may arrive while it computes its prompt
+    fetch: trio.CancelScope = field(default_factory=trio.CancelScope)  # of that KV
 
     def right(self, end: int) -> int:
         """Note that the inputs below `end` were right. Return how many tokens of the answer follow
@@ -142,10 +144,16 @@ class StageSession:
         end = self.open.tokens - max(self.reached, self.prompt)
         return min(float(max(end, 0)), answer.tokens)
 
+    def use_provider(self, peer: PeerId) -> None:
+        """Record the provider of KV that arrives."""
+        self.source = peer
+
     def note_computed(self, end: int, rows: int, seconds: float, texts: int) -> None:
         """Record that the engine has computed `rows` positions up to `end`, beside `texts`
         texts."""
         self.computed = max(self.computed, end)
+        if self.beside and rows > 1:
+            return  # some rows may have come from elsewhere
         if rows > 1:
             self.served.times.note_prompt(rows, seconds)
         else:

@@ -12,6 +12,7 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.node.invite import decode
+from shoal.tasks.chunks.beside import BesideFetch
 from shoal.tasks.chunks.connector import ChunkConnector
 from shoal.tasks.chunks.provider import ChunkProvider
 from shoal.tasks.engine.interface import KvForm, KvRange
@@ -94,6 +95,44 @@ def test_the_second_run_is_served_by_the_other_replica_with_fetched_kv(private: 
         fetched = sum(connector(each).fetched_bytes for each in (a, b))
         given = sum(provider(each).given_bytes for each in (a, b))
         assert fetched > 0 and given >= fetched
+
+    run(body)
+
+
+class SilentEngine:
+    """Never gives what it has computed."""
+
+    async def read_kv(self, source: Any, part: KvRange, form: KvForm) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+def test_a_provider_that_gives_nothing_makes_the_answer_hardly_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began = list[float]()
+
+    def begin(fetch: BesideFetch) -> None:
+        began.append(trio.current_time())
+
+    monkeypatch.setattr(BesideFetch, "begin", begin)
+
+    async def body(world: World) -> None:
+        daemons = await replicas(world)
+        *both, asker = daemons
+        seconds, texts = [], []
+        for _ in range(2):
+            asked = trio.current_time()
+            answer = await asker.generate(LONG, raw=True, max_tokens=8)
+            seconds.append(trio.current_time() - asked)
+            texts.append(answer["text"])
+            await trio.sleep(3)
+            (served,) = [each for each in both if len(provider(each).store)][:1]
+            engine: Any = SilentEngine()
+            provider(served)._engine = engine
+            served.node.stage.withdraw()
+        assert texts[0] == texts[1] and seconds[1] < 1.07 * seconds[0]
+        assert len(began) == 1 and began[0] < asked + 0.3, "it computed while the fetch went on"
 
     run(body)
 

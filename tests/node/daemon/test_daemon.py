@@ -104,6 +104,14 @@ class FakeEngine:
     async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
         raise EngineError("unsupported", "no parts here")
 
+    def expect_kv(self, session: SessionId, expected: bool) -> None:
+        """Do nothing: there are no parts."""
+
+    async def bring_kv(
+        self, session: SessionId, part: bytes, start: int, stop: int, *, doubted: bool = False
+    ) -> int:
+        raise EngineError("unsupported", "no parts here")
+
     async def fork(self, session: SessionId, into: SessionId) -> None:
         raise EngineError("unsupported", "no fork here")
 

@@ -135,6 +135,7 @@ class FakeLink:
     rate: float = 1e9
     twist: Twist = lambda answer, _: answer
     hangs: bool = False
+    silent_at: Callable[[dict[str, Any]], bool] = lambda header: False  # to this header
     slow_from: int = 1 << 30  # the first position whose parts arrive a million times slower
     carried: int = 0
     calls: int = 0
@@ -152,7 +153,7 @@ class FakeLink:
     ) -> Reply:
         self.calls += 1
         with trio.move_on_after(timeout):
-            if self.hangs:
+            if self.hangs or self.silent_at(header):
                 await trio.sleep_forever()
             answer = await self.board.handlers[method](Call(self.asker, dict(header), payload))
             answer = self.twist(answer, header)

@@ -202,10 +202,10 @@ async def test_a_rate_is_not_that_of_a_stall() -> None:
     """Bytes came at 100 a second, but for a stall after the first half of the time."""
     await trio.lowlevel.checkpoint()
     times = [(0.5, 50), (0.6, 50), (0.7, 50), (0.8, 60), (0.9, 70), (1.0, 80)]
-    assert fetching._rate(0.0, times) == pytest.approx(100.0)
+    assert fetching.rate_of(0.0, times) == pytest.approx(100.0)
     fades = [(0.5, 50), (0.6, 60), (0.7, 70), (0.8, 71), (0.9, 72), (1.0, 73)]
-    assert fetching._rate(0.0, fades) == pytest.approx(46.0)
-    assert fetching._rate(0.0, [(0.0, 0), (1.0, 30)]) == pytest.approx(30.0)
+    assert fetching.rate_of(0.0, fades) == pytest.approx(46.0)
+    assert fetching.rate_of(0.0, [(0.0, 0), (1.0, 30)]) == pytest.approx(30.0)
 
 
 async def test_chunks_that_are_gone(autojump_clock: object) -> None:

@@ -45,6 +45,9 @@ class Recorder:
     def hold(self) -> None:
         self.told.append(("hold", None))
 
+    def expect_kv(self, session: SessionId, expected: bool) -> None:
+        self.told.append(("expect_kv", session))
+
     def cancel(self, session: SessionId) -> None:
         self.told.append(("cancel", session))
 
@@ -86,11 +89,15 @@ async def test_a_session_stays_on_the_device_of_its_shard(two: Two) -> None:
     await both.export_kv(TWO)
     await both.import_kv(TWO, b"")
     await both.write_kv(TWO, b"")
+    both.expect_kv(TWO, True)
+    await both.bring_kv(TWO, b"", 0, 16)
     await both.read_kv(TWO, RANGE)
     await both.read_kv(NamedBlocks(shard_number(1, 2), "owner", b"n" * 16), RANGE)
     await both.close(TWO)
     await both.close(TWO)
-    words = "submit cancel recall export_kv import_kv write_kv read_kv read_kv close"
+    words = (
+        "submit cancel recall export_kv import_kv write_kv expect_kv bring_kv read_kv read_kv close"
+    )
     assert (first.names(), second.names()) == ([], words.split())
     both.hold()
     assert (first.names(), second.names()) == (["hold"], ["hold"])

@@ -1592,6 +1592,9 @@ class _Offered:
         await trio.lowlevel.checkpoint()
         return wanted.cached, None
 
+    async def beside(self, wanted: WantingSession, ready: trio.Event) -> None:
+        raise NotImplementedError
+
     def refute(self, peer: PeerId, gateway: PeerId) -> None:
         raise NotImplementedError
 

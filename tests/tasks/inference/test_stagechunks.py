@@ -1,0 +1,193 @@
+"""When a stage fetches KV beside computing, and when first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.tasks.chunks.connector import WantingSession
+from shoal.tasks.chunks.store import KvOrigin
+from shoal.tasks.engine.interface import NAME_BYTES
+from shoal.tasks.inference.messages import (
+    Close,
+    Open,
+    SessionOpened,
+    SessionSampling,
+    SpanMessage,
+    pack_tokens,
+)
+from shoal.transport.identity import PeerId
+from tests.tasks.fake_swarm import ROOT, FakeSwarm, Node
+
+pytestmark = pytest.mark.trio
+
+SESSION = b"0" * 16
+NAMES = b"n" * (40 * NAME_BYTES)  # of two chunks and a half
+
+
+class Fetching:
+    """Connector whose fetches never end, and whose sessions may compute after 1 s."""
+
+    def __init__(self) -> None:
+        self.first = 0  # fetches before computing
+        self.beside_now = 0
+        self.wanted: list[WantingSession] = []
+
+    async def brought(self, wanted: WantingSession) -> tuple[int, PeerId | None]:
+        await trio.lowlevel.checkpoint()
+        self.first += 1
+        return wanted.cached, None
+
+    async def beside(self, wanted: WantingSession, ready: trio.Event) -> None:
+        self.wanted.append(wanted)
+        self.beside_now += 1
+        try:
+            await trio.sleep(1)
+            ready.set()
+            await trio.sleep_forever()
+        finally:
+            self.beside_now -= 1
+
+    def refute(self, peer: PeerId, gateway: PeerId) -> None:
+        raise NotImplementedError
+
+    def saved(self, origin: KvOrigin, names: bytes) -> None:
+        """Do nothing."""
+
+
+class Stages:
+    """A chain whose stages have such connectors."""
+
+    def __init__(self, splits: tuple[int, ...] = (8,)) -> None:
+        self.connector = Fetching()
+        self.swarm = FakeSwarm(splits, connector=self.connector)
+        for node in self.swarm.stages:
+            for served in node.stage.table.shards.values():
+                served.shard = replace(served.shard, kv_heads=1)
+
+    async def run(self, body: Any) -> None:
+        with trio.fail_after(60):
+            await self.swarm.run(body)
+
+    async def open(self, session: bytes = SESSION, names: bytes = NAMES, **changes: Any) -> Node:
+        """Open a session at the last stage."""
+        index = len(self.swarm.stages) - 1
+        node = self.swarm.stages[index]
+        assert node.parts is not None
+        peers = tuple(each.peer for each in self.swarm.stages)
+        order = Open(
+            session=session,
+            epoch=1,
+            root=ROOT,
+            parts=node.parts,
+            dtype="float32",
+            stages=peers,
+            index=index,
+            tokens=1000,
+            soon=700,
+            steps=5,
+            stop_ids=(),
+            sampling=SessionSampling(),
+            **changes,
+        )
+        link = self.swarm.client.endpoint.link(node.peer)
+        assert link is not None
+        reply = await link.call("session.open", order.header(), names, timeout=5)
+        assert SessionOpened.parse(reply.header).cached == 0
+        return node
+
+    def span(self, node: Node, session: bytes = SESSION) -> None:
+        span = SpanMessage(session, 1, 0, 0, 33, False, 0.0)
+        payload = pack_tokens([1] * 33)
+        self.swarm.client.courier.post(node.peer, "session.span", span.header(), payload)
+
+    async def close(self, node: Node) -> None:
+        header = Close(SESSION).header()
+        await self.swarm.client.courier.call(node.peer, "session.close", header, timeout=5)
+
+
+async def test_the_stage_of_a_whole_model_computes_while_kv_arrives(
+    autojump_clock: object,
+) -> None:
+    stages = Stages()
+
+    async def body(swarm: FakeSwarm) -> None:
+        began = trio.current_time()
+        node = await stages.open()
+        assert 1.0 <= trio.current_time() - began < 1.1
+        assert stages.connector.beside_now == 1
+        session = next(iter(node.stage.table.open.values()))
+        (wanted,) = stages.connector.wanted
+        wanted.asked(PeerId("a provider"))
+        assert session.source == "a provider", "it may be refuted"
+        row_s = session.served.times.row_s
+        stages.span(node)
+        await trio.sleep(1)
+        assert session.computed == 33 and session.served.times.row_s == row_s, (
+            "some rows may have come from elsewhere"
+        )
+        await stages.close(node)
+        assert not stages.connector.beside_now, "the fetch ends with the session"
+
+    await stages.run(body)
+    assert not stages.connector.first
+
+
+async def test_a_session_that_is_closed_while_it_opens_ends_its_fetch(
+    autojump_clock: object,
+) -> None:
+    stages = Stages()
+
+    async def body(swarm: FakeSwarm) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stages.open)
+            await trio.sleep(0.5)
+            assert stages.connector.beside_now == 1
+            nursery.cancel_scope.cancel()
+            await stages.close(swarm.stages[0])
+        await trio.sleep(0.1)
+        assert not stages.connector.beside_now
+
+    await stages.run(body)
+
+
+async def test_stages_of_a_chain_fetch_first(autojump_clock: object) -> None:
+    """All of them must skip the same positions."""
+    stages = Stages((4, 8))
+
+    async def body(swarm: FakeSwarm) -> None:
+        await stages.open()
+
+    await stages.run(body)
+    assert stages.connector.first == 1 and not stages.connector.wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"), [({}, NAMES[: 31 * NAME_BYTES]), ({"resume": 600}, NAMES)]
+)
+async def test_short_prompts_and_answers_that_go_on_fetch_first(
+    changes: dict[str, Any], names: bytes, autojump_clock: object
+) -> None:
+    stages = Stages()
+
+    async def body(swarm: FakeSwarm) -> None:
+        await stages.open(names=names, **changes)
+
+    await stages.run(body)
+    assert stages.connector.first == 1 and not stages.connector.wanted
+
+
+async def test_a_stage_that_computes_for_others_fetches_first(autojump_clock: object) -> None:
+    stages = Stages()
+
+    async def body(swarm: FakeSwarm) -> None:
+        other = b"1" * 16
+        node = await stages.open(other)
+        session = next(iter(node.stage.table.open.values()))
+        session.queued.append(None)  # type: ignore[arg-type]
+        await stages.open()
+        session.queued.clear()
+
+    await stages.run(body)
+    assert stages.connector.first == 1 and len(stages.connector.wanted) == 1
