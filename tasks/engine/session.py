@@ -110,7 +110,7 @@ class Session:
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()
-        self.job: SpanInProgress | None = None
+        self.current: SpanInProgress | None = None
         self.sampled: tuple[int, int] | None = None  # position of the last token, and the token
         # Guesses for the text of the loop, by windows: the first position, and the tokens.
         self.guesses: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=WAITING_DRAFTS)
@@ -135,7 +135,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """Whether a span is in progress or waits."""
-        return self.job is not None or bool(self.waiting)
+        return self.current is not None or bool(self.waiting)
 
     def guess(self, start: int, tokens: tuple[int, ...]) -> None:
         """Remember guesses for the positions from `start` on."""

@@ -59,165 +59,169 @@ class SpanAnswers:
         """Choose the next token of each session whose span is complete and wants one, and for a
         window those after each of its positions."""
         wanting = []
-        for session, job, outputs in done:
-            if job.span.want == "token":
-                job.rows += outputs if job.decode else outputs[:0]
-                if job.done == job.count:
-                    job.rows = job.rows or outputs
-                    wanting.append((session, job))
+        for session, current, outputs in done:
+            if current.span.want == "token":
+                current.rows += outputs if current.decode else outputs[:0]
+                if current.done == current.count:
+                    current.rows = current.rows or outputs
+                    wanting.append((session, current))
         picks = [
-            Pick(rows, job.span.sampling, position, job.span.top)
-            for _, job in wanting
-            for position, rows in enumerate(job.rows, job.position - len(job.drafts))
+            Pick(rows, current.span.sampling, position, current.span.top)
+            for _, current in wanting
+            for position, rows in enumerate(current.rows, current.position - len(current.drafts))
         ]
-        if any(session.rules is not None or job.reference for session, job in wanting):
+        if any(session.rules is not None or current.reference for session, current in wanting):
             picks = _with_changes(wanting)
         chosen = iter(model.choose(picks) if picks else ())
-        for _, job in wanting:
-            if job.rows:
-                job.chosen = [next(chosen) for _ in job.rows]
-                job.rows = []
+        for _, current in wanting:
+            if current.rows:
+                current.chosen = [next(chosen) for _ in current.rows]
+                current.rows = []
 
     def advance(
-        self, session: Session, job: SpanInProgress, model: Compute, outputs: list[Any]
+        self, session: Session, current: SpanInProgress, model: Compute, outputs: list[Any]
     ) -> None:
         """Store or emit what a step has computed for a session."""
-        if job.span.want == "token":
-            if job.done == job.count:
-                self._tokens(session, job, model)
+        if current.span.want == "token":
+            if current.done == current.count:
+                self._tokens(session, current, model)
             return
         try:
             for output in outputs:
-                self._collect(job, model, output)
+                self._collect(current, model, output)
         except EngineError as error:
-            if not self._retry(session, job, error):
-                self.fail(session, job, error)
+            if not self._retry(session, current, error):
+                self.fail(session, current, error)
             return
-        if job.done == job.count:
-            self._values(session, job, model)
+        if current.done == current.count:
+            self._values(session, current, model)
 
     @staticmethod
-    def _collect(job: SpanInProgress, model: Compute, output: Any) -> None:
+    def _collect(current: SpanInProgress, model: Compute, output: Any) -> None:
         """Store the output of a step, or add it to the sum. Raises EngineError `not-finite`."""
-        position = job.position - len(output)  # for the message of an error
-        if job.span.want == "pooled":
-            total = job.outputs[0] if job.outputs else None
-            job.outputs = [model.pooled(output, total, position)]
+        position = current.position - len(output)  # for the message of an error
+        if current.span.want == "pooled":
+            total = current.outputs[0] if current.outputs else None
+            current.outputs = [model.pooled(output, total, position)]
         else:
-            job.outputs.append(model.values(output, job.span.want == "logits", position))
+            current.outputs.append(model.values(output, current.span.want == "logits", position))
 
-    def _tokens(self, session: Session, job: SpanInProgress, model: Compute) -> None:
+    def _tokens(self, session: Session, current: SpanInProgress, model: Compute) -> None:
         """Emit the chosen tokens up to the first one that differs from its draft. Then feed this
         one back as the next input, unless the span ends with it."""
-        span, first = job.span, job.position - len(job.drafts)
+        span, first = current.span, current.position - len(current.drafts)
         position, token, stopped, final, retried = first, 0, False, False, False
-        for position, choice in enumerate(job.chosen, first):
+        for position, choice in enumerate(current.chosen, first):
             if isinstance(choice, EngineError):
-                if position > first and not span.draft and self._may_retry(session, job, choice):
-                    job.reference, retried = True, True
+                if (
+                    position > first
+                    and not span.draft
+                    and self._may_retry(session, current, choice)
+                ):
+                    current.reference, retried = True, True
                     position -= 1  # where the last token is that was sent
                     break
-                if position > first or not self._retry(session, job, choice):
-                    self.fail(session, job, choice)
+                if position > first or not self._retry(session, current, choice):
+                    self.fail(session, current, choice)
                 return
-            job.emitted += 1
+            current.emitted += 1
             token = choice.token
             stopped = token in span.stop_ids
-            right = job.drafts[position - first : position - first + 1] == (token,)
-            final = stopped or (not right if span.draft else job.emitted == span.steps)
-            self._token(session, job, choice, position, final=final)
+            right = current.drafts[position - first : position - first + 1] == (token,)
+            final = stopped or (not right if span.draft else current.emitted == span.steps)
+            self._token(session, current, choice, position, final=final)
             if session.rules is not None:
                 session.rules.took(position, token)
             if final or not right:
                 break
-        if job.drafts:
+        if current.drafts:
             session.table.truncate(position)  # what follows was computed from wrong drafts
         session.sampled = None if stopped else (position, token)
         if final:
-            self._finish(session, job)
+            self._finish(session, current)
             return
         # The row whose choice failed is computed again, alone.
-        job.drafts = () if retried else self._guesses(session, job, position, token)
-        job.reference = retried
-        job.source = model.fed_back(token, *job.drafts)
-        job.start, job.count, job.done = position, 1 + len(job.drafts), 0
+        current.drafts = () if retried else self._guesses(session, current, position, token)
+        current.reference = retried
+        current.source = model.fed_back(token, *current.drafts)
+        current.start, current.count, current.done = position, 1 + len(current.drafts), 0
 
     @staticmethod
     def _guesses(
-        session: Session, job: SpanInProgress, position: int, token: int
+        session: Session, current: SpanInProgress, position: int, token: int
     ) -> tuple[int, ...]:
         """Return the guesses for the positions after a token of a loop that are worth computing."""
-        return session.guessed(position, token)[: job.span.steps - job.emitted - 1]
+        return session.guessed(position, token)[: current.span.steps - current.emitted - 1]
 
     def _token(
         self,
         session: Session,
-        job: SpanInProgress,
+        current: SpanInProgress,
         choice: ChosenToken,
         position: int,
         *,
         final: bool,
     ) -> None:
         """Emit a chosen token."""
-        seconds, predicted = job.seconds, job.predicted
-        job.seconds = job.predicted = 0.0
+        seconds, predicted = current.seconds, current.predicted
+        current.seconds = current.predicted = 0.0
         header: Header = (
-            *("token", session.name, job.span.epoch, position, choice.token, choice.logprob),
+            *("token", session.name, current.span.epoch, position, choice.token, choice.logprob),
             *(final, seconds, predicted, *((choice.top,) if choice.top else ())),
         )
-        job.answer.add(header)
+        current.answer.add(header)
         if final:
             self._emit_with_step(header, b"")
         else:
             # A client waits for the first token.
-            (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
+            (self._emit if current.emitted == 1 else self._emit_soon)(header, b"")
 
-    def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
+    def _values(self, session: Session, current: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""
-        packed = session.packed and job.span.want == "hidden" and not model.parts.head
-        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
-        self._hidden(session, job, payload)
+        packed = session.packed and current.span.want == "hidden" and not model.parts.head
+        payload = model.packed_rows(current.outputs) if packed else model.joined(current.outputs)
+        self._hidden(session, current, payload)
 
-    def skipped(self, session: Session, job: SpanInProgress) -> None:
+    def skipped(self, session: Session, current: SpanInProgress) -> None:
         """Finish a span whose last positions, or all, came from elsewhere, without its values."""
-        self._hidden(session, job, b"")
+        self._hidden(session, current, b"")
 
-    def _hidden(self, session: Session, job: SpanInProgress, payload: Buffer) -> None:
-        span = job.span
-        seconds = job.seconds, job.predicted
+    def _hidden(self, session: Session, current: SpanInProgress, payload: Buffer) -> None:
+        span = current.span
+        seconds = current.seconds, current.predicted
         header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
-        job.answer.add(header, payload)
+        current.answer.add(header, payload)
         self._emit_with_step(header, payload)
-        self._finish(session, job)
+        self._finish(session, current)
 
     def _emit_with_step(self, header: Header, payload: Buffer) -> None:
         """Emit a frame at the end of the step, with the other frames of the step."""
         self._emit_soon(header, payload)
         self._urgent = True
 
-    def _finish(self, session: Session, job: SpanInProgress) -> None:
-        """End the session's job and store its answer for repetitions, unless it is a window's."""
-        session.job = None
+    def _finish(self, session: Session, current: SpanInProgress) -> None:
+        """End the current span, and store its answer for repetitions unless it is a window."""
+        session.current = None
         self._groups.left(session.share, self._clock())
-        if not job.span.draft:
-            session.keep(job.answer)
+        if not current.span.draft:
+            session.keep(current.answer)
 
-    def fail(self, session: Session, job: SpanInProgress, error: EngineError) -> None:
-        """End the session's job with a failure and drop its positions."""
-        session.job = None
-        session.table.discard(job.span.start)
-        self.failed(session.name, job.span.epoch, error)
+    def fail(self, session: Session, current: SpanInProgress, error: EngineError) -> None:
+        """End the session's current span with a failure and drop its positions."""
+        session.current = None
+        session.table.discard(current.span.start)
+        self.failed(session.name, current.span.epoch, error)
 
-    def _may_retry(self, session: Session, job: SpanInProgress, error: EngineError) -> bool:
-        return error.code == "not-finite" and not job.reference and self._retries(session)
+    def _may_retry(self, session: Session, current: SpanInProgress, error: EngineError) -> bool:
+        return error.code == "not-finite" and not current.reference and self._retries(session)
 
-    def _retry(self, session: Session, job: SpanInProgress, error: EngineError) -> bool:
-        """Compute the present input of a job again without the native kernels, which may be wrong,
+    def _retry(self, session: Session, current: SpanInProgress, error: EngineError) -> bool:
+        """Compute the present input of a span again without the native kernels, which may be wrong,
         if its result was not finite. Return whether that is to be done: once only."""
-        if not self._may_retry(session, job, error):
+        if not self._may_retry(session, current, error):
             return False
-        session.table.discard(job.start)
-        job.rewind()
+        session.table.discard(current.start)
+        current.rewind()
         return True
 
     def failed(self, name: bytes, epoch: int, error: EngineError) -> None:
@@ -228,26 +232,35 @@ class SpanAnswers:
 
 
 def _with_changes(wanting: Sequence[tuple[Session, SpanInProgress]]) -> list[Pick]:
-    """Return the picks of jobs whose sessions may have rules. A job whose rules lack tokens gets
+    """Return the picks of spans whose sessions may have rules. A span whose rules lack tokens gets
     the error as its choice."""
     picks = list[Pick]()
-    for session, job in wanting:
+    for session, current in wanting:
         try:
             found = [
-                Pick(rows, job.span.sampling, position, job.span.top, change, job.reference)
-                for rows, (position, change) in zip(job.rows, _changes(session, job), strict=True)
+                Pick(
+                    rows,
+                    current.span.sampling,
+                    position,
+                    current.span.top,
+                    change,
+                    current.reference,
+                )
+                for rows, (position, change) in zip(
+                    current.rows, _changes(session, current), strict=True
+                )
             ]
         except EngineError as error:
-            job.chosen, job.rows = [error], []
+            current.chosen, current.rows = [error], []
         else:
             picks += found
     return picks
 
 
-def _changes(session: Session, job: SpanInProgress) -> Iterator[tuple[int, Change | None]]:
-    """Yield the positions of a job's choices, each with what the session's rules change there. A
+def _changes(session: Session, current: SpanInProgress) -> Iterator[tuple[int, Change | None]]:
+    """Yield the positions of a span's choices, each with what the session's rules change there. A
     draft counts for the positions behind it, whose tokens are used only if it was right."""
-    for at in range(len(job.rows)):
-        position = job.position - len(job.drafts) + at
+    for at in range(len(current.rows)):
+        position = current.position - len(current.drafts) + at
         rules = session.rules
-        yield position, None if rules is None else rules.change(position, job.drafts[:at])
+        yield position, None if rules is None else rules.change(position, current.drafts[:at])

@@ -116,9 +116,9 @@ class Room:
         most loses its youngest session; so each owner's oldest session ends some day.
         """
         for session, rows in work:
-            job, pool = session.job, session.shard.pool
-            while job is not None and session.job is job and session.copy is None:
-                end = job.position + rows
+            current, pool = session.current, session.shard.pool
+            while current is not None and session.current is current and session.copy is None:
+                end = current.position + rows
                 lacks = session.table.lacks(end)
                 if not lacks:
                     break
@@ -127,7 +127,7 @@ class Room:
                     session.table.secure(end)
                     break
                 self.preempt(session.shard)
-        return [each for each in work if each[0].job is not None and each[0].copy is None]
+        return [each for each in work if each[0].current is not None and each[0].copy is None]
 
     def preempt(self, shard: LoadedShard) -> None:
         """Free the memory of a session of a shard: move it to host memory, or else end it."""

@@ -76,7 +76,7 @@ class Runner:
 
     def drop(self, session: Session) -> None:
         """Cancel a session's work and free its memory."""
-        session.job = None
+        session.current = None
         session.waiting.clear()
         self.room.forget(session)
         session.table.free()
@@ -123,19 +123,23 @@ class Runner:
     def arrived(self, session: Session) -> None:
         """Go on behind what has arrived ahead of a session, and compute the rest."""
         ahead.go_on(session)
-        if session.job is not None:
-            self._skip(session, session.job)
+        if session.current is not None:
+            self._skip(session, session.current)
         self._next(session)
 
-    def _skip(self, session: Session, job: SpanInProgress) -> None:
+    def _skip(self, session: Session, current: SpanInProgress) -> None:
         """Do not compute the positions of a span that came from elsewhere, but for the last one of
         a span that wants a token. Answer the span if none is left."""
         began, stop = session.table.taken
-        if not began <= job.position < stop or job.decode or job.span.want not in _SKIPPABLE:
+        if (
+            not began <= current.position < stop
+            or current.decode
+            or current.span.want not in _SKIPPABLE
+        ):
             return
-        job.done = min(stop - job.start, job.count - (job.span.want == "token"))
-        if job.done == job.count:
-            self.answers.skipped(session, job)
+        current.done = min(stop - current.start, current.count - (current.span.want == "token"))
+        if current.done == current.count:
+            self.answers.skipped(session, current)
 
     @staticmethod
     def _is_guess(session: Session, span: Span) -> bool:
@@ -152,10 +156,10 @@ class Runner:
 
         Waiting windows are dropped in their turn.
         """
-        job = session.job
-        if job is not None and job.span.draft and span.start <= job.start:
-            session.job = None
-            self.answers.dropped(session, job.span)
+        current = session.current
+        if current is not None and current.span.draft and span.start <= current.start:
+            session.current = None
+            self.answers.dropped(session, current.span)
 
     def cancel(self, name: object) -> None:
         session = self._sessions.get(name) if isinstance(name, bytes) else None
@@ -166,8 +170,8 @@ class Runner:
         """Cancel the running span and the waiting spans of a session, and emit the failure."""
         if not session.busy:
             return
-        epoch = session.job.span.epoch if session.job else session.waiting[0].epoch
-        session.job = None
+        epoch = session.current.span.epoch if session.current else session.waiting[0].epoch
+        session.current = None
         session.waiting.clear()
         self.scheduler.rest(session.share)
         self._emit(("failed", session.name, epoch, code, message), b"")
@@ -175,7 +179,7 @@ class Runner:
     # Computing.
 
     def _next(self, session: Session) -> None:
-        """Make the next waiting span the session's job, unless one is in progress.
+        """Make the next waiting span the session's current one, unless one is in progress.
 
         Spans that need no computing are answered: repeated ones with the stored answer, invalid
         ones with a failure.
@@ -183,7 +187,7 @@ class Runner:
         if session.busy and not self.room.bring_back(session):
             self.scheduler.rest(session.share)
             return
-        while session.job is None and session.waiting:
+        while session.current is None and session.waiting:
             span = session.waiting.popleft()
             key = (span.epoch, span.start, span.count)
             if span.draft and not self._is_current(session, span):
@@ -198,8 +202,8 @@ class Runner:
                 self.evict(session, "its recurrent state at that position is not stored")
                 return
             try:
-                session.job = self._begin(session, span, key)
-                self._skip(session, session.job)
+                session.current = self._begin(session, span, key)
+                self._skip(session, session.current)
             except EngineError as error:
                 session.table.truncate(span.start)
                 self.answers.failed(session.name, span.epoch, error)
@@ -218,7 +222,7 @@ class Runner:
         )
 
     def _begin(self, session: Session, span: Span, key: tuple[int, int, int]) -> SpanInProgress:
-        """Create the job of a span. Raises EngineError if its input is invalid."""
+        """Begin with a span. Raises EngineError if its input is invalid."""
         length = session.table.length
         if span.start > length:
             raise EngineError(
@@ -232,16 +236,16 @@ class Runner:
             source = compute.unpacked(span.hidden, span.count)
         else:
             source = compute.source(span)
-        job = SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
+        current = SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
         if span.draft and span.want == "token":
-            job.drafts = (span.tokens or ())[1:]
-        session.share.picks(self._pick_seconds(session, job))
-        return job
+            current.drafts = (span.tokens or ())[1:]
+        session.share.picks(self._pick_seconds(session, current))
+        return current
 
     @staticmethod
-    def _pick_seconds(session: Session, job: SpanInProgress) -> float:
+    def _pick_seconds(session: Session, current: SpanInProgress) -> float:
         """Return the predicted seconds of each choice of a span."""
-        span, rules = job.span, session.rules
+        span, rules = current.span, session.rules
         if span.want != "token":
             return 0.0
         changed = 0 if rules is None else rules.size + span.steps
@@ -249,20 +253,22 @@ class Runner:
 
     def _schedule(self, session: Session) -> None:
         """Tell the scheduler which rows the session needs."""
-        job = session.job
-        if job is None:
+        current = session.current
+        if current is None:
             self.scheduler.rest(session.share)
         else:
-            rows = job.count - job.done
-            if job.decode:
+            rows = current.count - current.done
+            if current.decode:
                 self.scheduler.groups.came(session.share, self._clock())
             elif session.ahead is not None:
-                costs, place = session.shard.costs, job.position
+                costs, place = session.shard.costs, current.position
                 row_s = costs.row + costs.attended * place
                 most = session.ahead.rows(place, row_s, costs.fixed, self._clock())
                 rows = min(rows, most)
-            more = bool(session.waiting) or rows < job.count - job.done
-            self.scheduler.want(session.share, rows, job.position, decode=job.decode, more=more)
+            more = bool(session.waiting) or rows < current.count - current.done
+            self.scheduler.want(
+                session.share, rows, current.position, decode=current.decode, more=more
+            )
 
     def step(self) -> None:
         """Compute the rows that the scheduler chooses, all of one shard."""
@@ -277,12 +283,12 @@ class Runner:
         pieces: list[Piece] = []
         copies: list[BlockCopy] = []
         for session, rows in work:
-            job = session.job
-            assert job is not None  # only sessions with a job are scheduled
-            copies += session.table.prepare(job.position, job.position + rows)
+            current = session.current
+            assert current is not None  # only sessions with a current span are scheduled
+            copies += session.table.prepare(current.position, current.position + rows)
             states = session.states
-            use = None if states is None else states.use(job.position, rows)
-            pieces += _pieces(session, job, rows, use)
+            use = None if states is None else states.use(current.position, rows)
+            pieces += _pieces(session, current, rows, use)
         if copies:
             model.copy(copies)
         background = all(session.share.background for session, _ in work)
@@ -296,13 +302,13 @@ class Runner:
             return  # a later step computes the same rows
         done: Done = []
         for session, rows in work:
-            job = session.job
-            assert job is not None  # nothing else has run since
-            done.append((session, job, [next(outputs) for _ in range(_parts(job, rows))]))
-            session.table.fill(job.position + rows)
-            job.done += rows
+            current = session.current
+            assert current is not None  # nothing else has run since
+            done.append((session, current, [next(outputs) for _ in range(_parts(current, rows))]))
+            session.table.fill(current.position + rows)
+            current.done += rows
             if session.doubt is not None:
-                self._settle_doubt(session, job)
+                self._settle_doubt(session, current)
             if session.ahead is not None:
                 ahead.go_on(session)
         self.answers.choose(model, done)
@@ -314,14 +320,14 @@ class Runner:
         costs = work[0][0].shard.costs
         least = costs.fixed + costs.row
         self._training.time.stepped(total, least, background=background, now=ended)
-        for (session, _), (_, job, output) in zip(work, done, strict=True):
+        for (session, _), (_, current, output) in zip(work, done, strict=True):
             part = session.share.charged / total if total > 0 else 1 / len(work)
-            job.seconds += seconds * part
-            job.predicted += session.share.charged
-            if session.job is job:
-                self.answers.advance(session, job, model, output)
-            if session.job is job:
-                self._skip(session, job)
+            current.seconds += seconds * part
+            current.predicted += session.share.charged
+            if session.current is current:
+                self.answers.advance(session, current, model, output)
+            if session.current is current:
+                self._skip(session, current)
             self._next(session)
         self.resume()
         self.answers.settle()
@@ -346,14 +352,14 @@ class Runner:
         self._emit(("ok", 0, None), b"")
         return False
 
-    def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
+    def _settle_doubt(self, session: Session, current: SpanInProgress) -> None:
         """Compare what has arrived from elsewhere with what was computed, and fail if it
         differs."""
         assert session.doubt is not None  # the caller has checked
         try:
             session.doubt.check(session)
         except EngineError as error:
-            self.answers.fail(session, job, error)
+            self.answers.fail(session, current, error)
 
     def evict(self, session: Session, why: str) -> None:
         """End a session whose gateway may open it again."""
@@ -363,18 +369,20 @@ class Runner:
         self.answers.failed(session.name, epoch, EngineError("preempted", why))
 
 
-def _parts(job: SpanInProgress, rows: int) -> int:
-    """Return in how many pieces some rows of a job are computed."""
-    return rows if job.decode else 1
+def _parts(current: SpanInProgress, rows: int) -> int:
+    """Return in how many pieces some rows of a span are computed."""
+    return rows if current.decode else 1
 
 
 def _pieces(
-    session: Session, job: SpanInProgress, rows: int, use: StateUse | None
+    session: Session, current: SpanInProgress, rows: int, use: StateUse | None
 ) -> Iterator[Piece]:
     """Yield the pieces of a session in a step. Rows that continue a text are pieces of their own,
     so that a draft is computed like any other token of a text."""
-    count = 1 if job.decode else rows
+    count = 1 if current.decode else rows
     adapter = session.adapter and session.adapter.tensors
     for at in range(0, rows, count):
-        place = job.done + at, count, job.position + at
-        yield Piece(session.table, job.source, *place, job.decode, adapter, use, job.reference)
+        place = current.done + at, count, current.position + at
+        yield Piece(
+            session.table, current.source, *place, current.decode, adapter, use, current.reference
+        )

@@ -146,7 +146,7 @@ def test_a_span_is_answered_that_ends_within_what_arrives_between_two_steps(
     target.bring_all(computed, (16, 64))
     (event,) = target.worker.events()
     assert (event.start, event.count) == (0, 48) and target.rows == [(0, 16)]
-    assert target.session.job is None and not target.worker.core.busy
+    assert target.session.current is None and not target.worker.core.busy
 
 
 def test_what_the_session_has_passed_and_what_is_not_complete_is_not_used(

@@ -363,7 +363,7 @@ def test_a_loop_that_becomes_not_finite_ends_alone(checkpoint: Any, driver: Any)
     for _ in range(3):
         worker.step()
     session = worker.core.runner.find(names[1])
-    session.job.source = worker.shard.compute.fed_back(POISON)
+    session.current.source = worker.shard.compute.fed_back(POISON)
     events = worker.events()
     failed = [event for event in events if isinstance(event, FailedEvent)]
     assert [(event.session, event.code) for event in failed] == [(names[1], "not-finite")]
