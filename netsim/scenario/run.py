@@ -105,9 +105,6 @@ class ScenarioRun:
             self._ended = "done" if self._until >= self.scenario.sim.duration else "stopped"
             self._final = self._measure()
             nursery.cancel_scope.cancel()
-        # One after the other, because the errors of all daemons together would take much memory.
-        for member in self.topology.members.values():
-            await member.host.crash()
 
     def _start_all(self, nursery: trio.Nursery) -> None:
         """Start each host's program at its time.
