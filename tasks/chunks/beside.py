@@ -61,6 +61,7 @@ class BesideFetch(ChunkFetch):
         self._right = 0  # … and not refused
         self._coming: Run = plan.stop, plan.stop  # the run that is on the way
         self._lack = 0  # bytes of it that have not arrived
+        self.handed = False  # whether the engine may have taken a part
         self._gone_from = plan.last  # the first chunk that the provider does not have
 
     def begin(self) -> None:
@@ -171,11 +172,13 @@ class BesideFetch(ChunkFetch):
     ) -> None:
         """Write a part ahead of the session. Cancel the scope if it takes no more."""
         plan, (start, stop) = self._plan, pending.run
+        before, self.handed = self.handed, True
         try:
             length = await self._engine.bring_kv(
                 plan.session, pending.data, start, stop, doubted=plan.doubted
             )
         except EngineError as error:
+            self.handed = before
             self.ending = ending_of(error)
             scope.cancel()
             return

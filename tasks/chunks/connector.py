@@ -182,12 +182,13 @@ class ChunkConnector:
         stop = wanted.cached + wanted.chunks * CHUNK
         seconds = compute_seconds(wanted.costs, wanted.cached, stop)
         began = now = trio.current_time()
-        until = began + CHUNK_HEAD * seconds
+        latest = began + CHUNK_TIMEOUT  # the gateway does not wait longer
+        until = min(began + CHUNK_HEAD * seconds, latest)
         while until > now:
             await trio.sleep_until(max(until, now + CHUNK_NAP))
             now = trio.current_time()
             patience = sum(fetch.patience_s(seconds) for fetch in fetches)
-            until = began + CHUNK_HEAD * seconds + patience
+            until = min(began + CHUNK_HEAD * seconds + patience, latest)
         ready.set()
         for fetch in fetches:
             fetch.begin()
@@ -199,7 +200,7 @@ class ChunkConnector:
         ready: trio.Event,
         fetches: list[BesideFetch],
     ) -> bool:
-        """Fetch from one provider. Return whether anything of it arrived."""
+        """Fetch from one provider. Return whether the engine got anything of it."""
         plan, link = self._worthwhile_beside(wanted, outside), outside.link
         if plan is None:
             return False
@@ -214,7 +215,7 @@ class ChunkConnector:
             await fetch.run()
         finally:
             self._note(link.peer, fetch)
-        return fetch.bytes > 0
+        return fetch.handed
 
     def _worthwhile_beside(self, wanted: WantingSession, outside: Outside) -> FetchPlan | None:
         """Return the plan to fetch all that a provider has, or None if not even the last chunk

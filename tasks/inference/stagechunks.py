@@ -60,7 +60,6 @@ class StageChunks:
         )
         alone = session.single and not (session.open.resume or session.open.pooled or busy)
         if alone and wanted.chunks > 1 and self._tasks is not None:
-            session.beside = True
             ready = trio.Event()
             self._tasks.start_soon(self._beside, self._connector, session, wanted, ready)
             await ready.wait()

@@ -72,11 +72,6 @@ class RunsAhead:
         self._got.clear()
         self._lack.clear()
 
-    @property
-    def begun(self) -> bool:
-        """Whether any part is there."""
-        return bool(self._got or self._stops)
-
     def reached(self, position: int) -> int:
         """Return the position up to which all is there from `position` on."""
         while True:
@@ -113,8 +108,8 @@ def go_on(session: Session) -> None:
     ahead, table = session.ahead, session.table
     if ahead is None:
         return
-    if ahead.begun and not table.held:  # the session has dropped its positions
-        session.ahead = None
+    if table.dropped:  # what arrives may be of another text
+        session.ahead, table.held = None, 0
         return
     began = table.length
     end = ahead.reached(began)
@@ -149,7 +144,8 @@ class KvAhead:
         """Prepare a session for parts, or release what is left of them. A session that passes
         hidden states on computes all positions, so it can take none."""
         parts, shard = session.shard.compute.parts, session.shard
-        if expected and session.ahead is None and parts.embedding and parts.head and shard.reuses:
+        able = parts.embedding and parts.head and shard.reuses and not session.table.dropped
+        if expected and session.ahead is None and able:
             session.ahead = RunsAhead(len(shard.layer_range), self._clock())
         if session.ahead is not None:
             session.ahead.settle(expected=expected)
@@ -168,7 +164,7 @@ class KvAhead:
             raise EngineError("bad-state", f"the run of KV is malformed: {error}") from None
         session = self._find(order.session)
         ahead = session.ahead
-        if ahead is None or not ahead.expected or (ahead.begun and not session.table.held):
+        if ahead is None or not ahead.expected or session.table.dropped:
             raise EngineError("gap", "the session takes no parts ahead of it")
         part = session.shard.kv_parts.parse(payload, session.adapter_root)
         if not order.start <= part.range.start < part.range.stop <= order.stop:

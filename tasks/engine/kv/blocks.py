@@ -192,6 +192,8 @@ class BlockTable:
     taken = 0, 0
     """The positions from the first one to before the second one came from elsewhere while the
     session computed, and are not computed again."""
+    dropped = False
+    """Whether positions were ever dropped. Those in their place may be of another text."""
 
     def __init__(
         self,
@@ -289,11 +291,12 @@ class BlockTable:
         if length < self.length:
             self._names = self._names[: length // BLOCK]
             self._withheld = self._withheld and self._withheld[: length // BLOCK]
-            self.held, self.taken = 0, (0, 0)
         self._shorten(length)
 
     def _shorten(self, length: int) -> None:
         """Drop the positions from `length` on, but no names."""
+        if length < self.length:
+            self.held, self.taken, self.dropped = 0, (0, 0), True
         self.length = min(self.length, length)
         for _ in range(len(self._blocks) - blocks_for(max(self.length, self.held))):
             self._pool.release(self._pop())

@@ -131,6 +131,7 @@ class Runner:
         """Do not compute the positions of a span that came from elsewhere, but for the last one of
         a span that wants a token. Answer the span if none is left."""
         began, stop = session.table.taken
+        stop = min(stop, session.table.length)
         if (
             not began <= current.position < stop
             or current.decode
@@ -138,6 +139,7 @@ class Runner:
         ):
             return
         current.done = min(stop - current.start, current.count - (current.span.want == "token"))
+        session.table.taken = current.position, stop  # a later span may be of another text
         if current.done == current.count:
             self.answers.skipped(session, current)
 

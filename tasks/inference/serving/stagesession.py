@@ -145,8 +145,8 @@ class StageSession:
         return min(float(max(end, 0)), answer.tokens)
 
     def use_provider(self, peer: PeerId) -> None:
-        """Record the provider of KV that arrives."""
-        self.source = peer
+        """Record the provider of KV that arrives while the session computes."""
+        self.source, self.beside = peer, True
 
     def note_computed(self, end: int, rows: int, seconds: float, texts: int) -> None:
         """Record that the engine has computed `rows` positions up to `end`, beside `texts`

@@ -13,6 +13,7 @@ from shoal.tasks.chunks.choice import compute_seconds
 from shoal.tasks.chunks.connector import ChunkConnector, NodeFunctions, WantingSession
 from shoal.tasks.chunks.naming import CHUNK
 from shoal.tasks.costs.shardcosts import ShardCosts
+from shoal.tasks.defaults import CHUNK_TIMEOUT
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import KvRange
 from shoal.tasks.engine.kv.ahead import RunsAhead
@@ -316,3 +317,42 @@ async def test_strangers_are_doubted(autojump_clock: object) -> None:
     world.connector._around = replace(world.connector._around, trusts=lambda _: False)
     await world.answer()
     assert world.engine.doubted
+
+
+async def test_no_session_waits_longer_for_a_fetch_than_its_gateway(
+    autojump_clock: object,
+) -> None:
+    """A long prompt on a slow machine, and a provider that is faster."""
+    world = World()
+    costs = ShardCosts(0.0, 50 * ROW_S, 0.0)
+    world.link.rate = world.size / (2 * CHUNK_TIMEOUT)
+    began, ready = trio.current_time(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.connector.beside, world.wanted(costs=costs), ready)
+        await ready.wait()
+        nursery.cancel_scope.cancel()
+    assert world.engine.taken
+    assert trio.current_time() - began < CHUNK_TIMEOUT + 0.1
+
+
+async def test_no_other_provider_answers_for_what_a_liar_has_sent(autojump_clock: object) -> None:
+    """A step of the worker takes so long that no part is known to be written."""
+    world = World()
+    world.providers.append(KvProvider(OTHER.peer, CHUNKS))
+    world.links[OTHER.peer] = FakeLink(world.pair.board, peer=OTHER.peer)
+    bring = world.engine.bring_kv
+
+    async def late(*args: Any, **more: Any) -> int:
+        length = await bring(*args, **more)
+        await trio.sleep(1)
+        return length
+
+    def twist(answer: Answer, header: dict[str, Any]) -> Answer:
+        last = header["part"][0] >= END - CHUNK
+        return answer if last else Reply({}, b"anything")
+
+    world.engine.bring_kv = late  # type: ignore[method-assign]
+    world.link.twist = twist
+    await world.answer()
+    assert world.engine.taken and world.refuted == [GIVER.peer]
+    assert world.asked == [GIVER.peer]

@@ -9,7 +9,7 @@ from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Parts, Span, 
 from shoal.tasks.engine.kv import ahead, arrival
 from shoal.tasks.engine.kv.blocks import BLOCK
 
-from .test_arrival import FULL, IDS, LAYERS, NAMES, cached, opened, read, wrong
+from .test_arrival import FULL, IDS, LAYERS, NAMES, cached, opened, read, write, wrong
 
 Run = tuple[int, int]
 
@@ -211,6 +211,91 @@ def test_a_session_that_begins_another_text_uses_nothing(
     assert event.token == checkpoint("Llama").greedy(ids, 1)[0]
     assert target.rows[-1][1] == 70 and (48, 64) not in target.rows
     assert sum(stop - start for start, stop in target.rows[2:]) == 70
+
+
+def _rows(target: Computing, before: int = 0) -> int:
+    """Return how many rows the session has computed since it had computed `before` pieces."""
+    return sum(stop - start for start, stop in target.rows[before:])
+
+
+OTHER = (*IDS[:16], *IDS[:32], *IDS[:22])
+"""Another text with the same first block."""
+
+
+def test_a_later_span_in_place_of_what_arrived_is_computed(
+    target: Computing, computed: Any, checkpoint: Any
+) -> None:
+    target.begin()
+    target.bring_all(computed, (0, 64))
+    target.token()
+    before = len(target.rows)
+    target.worker.frames.clear()
+    target.worker.submit(Span(target.name, 1, 16, 54, tokens=OTHER[16:], want="token"))
+    assert target.token() == checkpoint("Llama").greedy(OTHER, 1)[0]
+    assert _rows(target, before) == 54
+
+
+def test_parts_that_arrive_after_another_text_began_are_refused(
+    target: Computing, computed: Any
+) -> None:
+    """Nothing had arrived before."""
+    target.begin()
+    for _ in range(2):
+        target.worker.step()
+    target.worker.submit(Span(target.name, 1, 0, 70, tokens=OTHER, want="token"))
+    target.worker.step()
+    part = read(computed, 48, 64, 0, LAYERS)[-1]
+    assert target.bring(part, (48, 64)) == ("refused", "gap")
+    target.expect(True)
+    assert target.bring(part, (48, 64)) == ("refused", "gap"), "of another provider"
+    target.worker.events()
+    assert _rows(target, 2) == 70
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_no_position_is_left_out_that_has_no_kv(
+    ended: bool, target: Computing, computed: Any
+) -> None:
+    """Its place may hold KV of another gateway. A session that has computed nothing may compute
+    positions again that it found."""
+    target.bring_all(computed, (0, 64))
+    if ended:
+        target.expect(False)
+    target.worker.run(Span(target.name, 0, 20, 1, tokens=IDS[20:21]))
+    assert target.length == 21
+    target.worker.frames.clear()
+    target.worker.submit(Span(target.name, 0, 21, 43, tokens=IDS[21:64], want="token"))
+    target.token()
+    assert _rows(target) == 44
+
+
+def test_parts_of_both_kinds_leave_no_position_out(target: Computing, computed: Any) -> None:
+    """A standby is copied to by `write`, which sets back how far it is."""
+    first = [read(computed, 0, 16, layer, layer + 1)[-1] for layer in range(LAYERS)]
+    assert write(target.worker, target.name, first[0]) == ("ok", 0)
+    target.bring_all(computed, (0, 64))
+    for part in first[1:]:
+        write(target.worker, target.name, part)
+    length = target.length
+    target.worker.submit(Span(target.name, 0, length, 56 - length, tokens=IDS[length:56]))
+    target.worker.events()
+    assert length + _rows(target) == target.length == 56
+
+
+def test_blocks_of_others_are_not_written_to(
+    target: Computing, computed: Any, checkpoint: Any
+) -> None:
+    """A session that computes again what it has found does so in blocks of its own."""
+    worker = target.worker
+    worker.run(Span(target.name, 0, 0, 33, tokens=IDS[:33], want="token"))
+    second = opened(worker, b"second")
+    assert worker.core.sessions[second].table.length == 32
+    worker.core.handle(("expect", second, True), memoryview(b""))
+    part = read(computed, 48, 64, 0, 1)[-1]
+    worker.request("bring", second, False, 48, 64, payload=bytes(part))
+    before = bytes(read(worker, 0, 32, 0, LAYERS, session=target.name)[-1])
+    worker.run(Span(second, 0, 0, 32, tokens=IDS[32:64]))
+    assert bytes(read(worker, 0, 32, 0, LAYERS, session=target.name)[-1]) == before
 
 
 @pytest.mark.parametrize("form", ["exact", "int8"])
