@@ -191,3 +191,24 @@ async def test_a_stage_that_computes_for_others_fetches_first(autojump_clock: ob
 
     await stages.run(body)
     assert stages.connector.first == 1 and len(stages.connector.wanted) == 1
+
+
+async def test_a_prompt_for_which_nobody_has_kv_is_measured(autojump_clock: object) -> None:
+    stages = Stages()
+
+    async def nobody(wanted: WantingSession, ready: trio.Event) -> None:
+        await trio.lowlevel.checkpoint()
+
+    stages.connector.beside = nobody  # type: ignore[method-assign]
+
+    async def body(swarm: FakeSwarm) -> None:
+        node = await stages.open()
+        (served,) = node.stage.table.shards.values()
+        session = next(iter(node.stage.table.open.values()))
+        session.note_computed(700, 700, 7.0, 0)
+        assert served.times.row_s == 0.01
+        session.use_provider(node.peer)
+        session.note_computed(700, 700, 70.0, 0)
+        assert served.times.row_s == 0.01, "some of it may have come from there"
+
+    await stages.run(body)
