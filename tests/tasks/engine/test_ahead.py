@@ -1,13 +1,17 @@
 """Parts of KV that arrive ahead of a session while it computes: used when it reaches them."""
 
+import importlib
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from shoal.tasks.engine.compute.device import ComputeDevice
 from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Parts, Span, TokenEvent
 from shoal.tasks.engine.kv import ahead, arrival
-from shoal.tasks.engine.kv.blocks import BLOCK
+from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
 
 from .test_arrival import FULL, IDS, LAYERS, NAMES, cached, opened, read, write, wrong
 
@@ -357,3 +361,29 @@ def test_parts_that_do_not_fit_are_refused(
     layers = read(computed, 32, 48, 0, 2)[-1]
     reply = stage.request("bring", name, False, 32, 48, payload=bytes(layers))
     assert reply[:2] == ("refused", "gap")
+
+
+def test_rows_on_a_card_have_all_blocks_that_are_held_for_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row that continues a text passes from one held block to the next, and no block is added
+    then. In its place was one of another session."""
+    launch = SimpleNamespace(CHUNK=64, power_of_two=lambda count: count)  # it needs a card's tools
+    monkeypatch.setitem(sys.modules, "shoal.tasks.engine.compute.gpu.launch", launch)
+    name = "shoal.tasks.engine.compute.gpu.steprows"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    rows = importlib.import_module(name)
+    del sys.modules[name]  # others get the real one
+    pool = BlockPool(16)
+    seats = rows.Seats(1, 1, ComputeDevice())
+    other = BlockTable(pool, 64)
+    other.prepare(0, 64)
+    seats.take([(other, 63)], [1])
+    table = BlockTable(pool, 64)
+    table.hold(64)
+    for position in range(40):
+        table.prepare(position, position + 1)
+        seats.take([(table, position)], [1])
+        used = position // BLOCK + 1
+        assert seats.rows.tables[0, :used].tolist() == list(table.blocks[:used]), position
+        table.fill(position + 1)

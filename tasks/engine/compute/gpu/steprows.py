@@ -60,7 +60,8 @@ class Seats:
             lengths[row] = position + 1
             state = table, table.changes
             if self._seen[row] != state:
-                blocks = table.blocks[: blocks_for(position + 1)]
+                # Blocks after the position may be held already (kv/ahead.py).
+                blocks = table.blocks[: self._tables.shape[1]]
                 self._tables[row, : len(blocks)] = blocks
                 self._seen[row] = state
                 changed = True
