@@ -223,7 +223,7 @@ def _rows(target: Computing, before: int = 0) -> int:
 
 
 OTHER = (*IDS[:16], *IDS[:32], *IDS[:22])
-"""Another text with the same first block."""
+"""Another text, which has the same first block."""
 
 
 def test_a_later_span_in_place_of_what_arrived_is_computed(
@@ -236,6 +236,21 @@ def test_a_later_span_in_place_of_what_arrived_is_computed(
     target.worker.frames.clear()
     target.worker.submit(Span(target.name, 1, 16, 54, tokens=OTHER[16:], want="token"))
     assert target.token() == checkpoint("Llama").greedy(OTHER, 1)[0]
+    assert _rows(target, before) == 54
+
+
+def test_what_arrived_is_not_used_again_once_its_positions_were_dropped(
+    target: Computing, computed: Any, checkpoint: Any
+) -> None:
+    target.worker.run(Span(target.name, 0, 0, 16, tokens=IDS[:16]))
+    target.bring_all(computed, (16, 64))
+    assert target.length == 64, "and no span has used it"
+    target.worker.run(Span(target.name, 1, 8, 62, tokens=OTHER[8:]))
+    before = len(target.rows)
+    target.worker.frames.clear()
+    text = (*OTHER[:16], *OTHER[:54])
+    target.worker.submit(Span(target.name, 2, 16, 54, tokens=text[16:], want="token"))
+    assert target.token() == checkpoint("Llama").greedy(text, 1)[0]
     assert _rows(target, before) == 54
 
 
