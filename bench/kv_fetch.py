@@ -69,11 +69,12 @@ class Outcome:
     ideal: float
 
 
-def invented(host: SimulatedHost) -> LoadShard:
-    """Return a model of 1.1 B whose tensors are all the same few bytes on the disk."""
+def invented(host: SimulatedHost, parts: Parts | None = None) -> LoadShard:
+    """Return a model of 1.1 B, or a part of it, whose tensors are all the same few bytes on the
+    disk."""
     settings = config("1.1B")
     arch = architecture(settings)
-    parts = Parts(True, 0, arch.layers, True)
+    parts = parts or Parts(True, 0, arch.layers, True)
     data = b"weights" * 10
     host.files.make_folder(Path("/chunks"))
     host.files.write(Path("/chunks/one"), data)

@@ -6,7 +6,7 @@ provider that is slow or silent delays nothing: there is nothing to choose. The 
 meet, or when not even the positions that are on the way would arrive in time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -45,13 +45,25 @@ _GROWTH: Final = 1.25  # by which the rate of a connection that becomes faster d
 
 class BesideFetch(ChunkFetch):
     """Fetch of chunks for a session that computes. `length` is what the session has reached, as it
-    last told. `near` says that the provider is on this machine or in its network."""
+    last told. `near` says that the provider is on this machine or in its network. `held` is told
+    each time that more positions have arrived: the first one, and the one after the last."""
 
     def __init__(
-        self, host: Host, own: PeerId, link: Link, engine: Engine, plan: FetchPlan, *, near: bool
+        self,
+        host: Host,
+        own: PeerId,
+        link: Link,
+        engine: Engine,
+        plan: FetchPlan,
+        *,
+        near: bool,
+        held: Callable[[int, int], None] = lambda start, stop: None,
     ) -> None:
         super().__init__(host, own, link, engine, plan)
         self._near = near
+        self._tell_held = held
+        self._held: Run | None = None  # that have arrived one after the other
+        self._missing: dict[Run, int] = {}  # bytes of each run that the engine has not written
         self._told_at = self._began
         self._rests = True  # whether the session computes nothing yet
         self._carried = [(self._began, link.carried)]
@@ -185,7 +197,20 @@ class BesideFetch(ChunkFetch):
         writing.release()
         if length > self.length:
             self.length, self._told_at = length, self._host.now()
-        self.bytes += plan.shape.part_bytes(pending.part, plan.form)
+        size = plan.shape.part_bytes(pending.part, plan.form)
+        self.bytes += size
+        if length <= start:  # else the engine has ignored it
+            self._note_written((start, stop), size)
+
+    def _note_written(self, run: Run, size: int) -> None:
+        """Tell that a run is complete, if it ends where those that were complete before begin."""
+        missing = self._missing.pop(run, self._plan.bytes_of(*run)) - size
+        if missing:
+            self._missing[run] = missing
+        elif self._held is None or run[1] == self._held[0]:
+            self._held = run[0], self._held[1] if self._held else run[1]
+            first, last = self._held
+            self._tell_held(first, last - BLOCK if self._plan.doubted else last)
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         """End the fetch when the session computes what is on the way before it arrives."""

@@ -10,8 +10,6 @@ from ....transport.host.seam import Host
 from ...defaults import (
     EMIT_PACE,
     JOB_PACE,
-    PREFILL_BYTES,
-    PREFILL_TOKENS,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
@@ -22,7 +20,8 @@ from ..messages import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_co
 from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
 from .advancing import Advancing
-from .items import Arrived, Complete, Faster, Item, Needed, Pooled
+from .heldkv import prompt_spans
+from .items import Arrived, Complete, Faster, Item, LeftOut, Needed, Pooled
 from .opening import Opening
 from .replacing import Replacing
 from .standing import Standing
@@ -101,7 +100,7 @@ class Conversation:
     async def _exchange(self, talk: Talk, run: GenerationRun) -> bool:
         """Converse as `_converse` does. Raises StageLost if a stage is lost."""
         watch = Watch(self._host, self._courier, run)
-        spans = _prompt_spans(run, talk.model.hidden)
+        spans = prompt_spans(run, talk.model.hidden)
         await self._recall(talk, run)
         if run.continuation is None or not run.continuation.lacking:
             self._begin(run, spans)
@@ -119,10 +118,11 @@ class Conversation:
                 if isinstance(item, SessionError):
                     raise item
                 if isinstance(item, SpanProgress | Pooled):
-                    self._feed(run, spans)
+                    if item.position > run.held.skipped:  # else the span is beyond those at once
+                        self._feed(run, spans)
                 elif isinstance(item, Needed):
                     self._replay(run, item)
-                elif isinstance(item, Complete):
+                elif isinstance(item, Complete | LeftOut):
                     self._begin(run, spans)
                 elif isinstance(item, Faster) and await self._replacing.advance(talk, run, item):
                     return False
@@ -205,20 +205,3 @@ class Conversation:
             self._courier.post(run.peers[place], method, message.header(), pack_tokens(tokens))
         except LinkClosed as error:
             raise lost_stage(run, run.peers[place], error.message) from None
-
-
-def _prompt_spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:
-    """Yield the messages that carry the prompt, in spans of bounded size.
-
-    `hidden` is the number of values in a hidden state. Only the last span requests a token, and in
-    a pooled session none.
-    """
-    step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
-    first = run.start
-    while first < run.prompt:
-        count = min(step, run.prompt - first)
-        if run.prompt - first - count == 1 < count:  # a single position is no part of a prompt
-            count -= 1
-        last = first + count == run.prompt and not run.terms.pooled
-        yield SpanMessage(run.session, run.epoch, 0, first, count, last, 0.0)
-        first += count

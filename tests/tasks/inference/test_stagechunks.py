@@ -32,6 +32,7 @@ class Fetching:
     def __init__(self) -> None:
         self.first = 0  # fetches before computing
         self.beside_now = 0
+        self.kept: list[bytes] = []
         self.wanted: list[WantingSession] = []
 
     async def brought(self, wanted: WantingSession) -> tuple[int, PeerId | None]:
@@ -48,6 +49,9 @@ class Fetching:
             await trio.sleep_forever()
         finally:
             self.beside_now -= 1
+
+    def keep(self, session: bytes) -> None:
+        self.kept.append(session)
 
     def refute(self, peer: PeerId, gateway: PeerId) -> None:
         raise NotImplementedError
