@@ -45,8 +45,9 @@ _GROWTH: Final = 1.25  # by which the rate of a connection that becomes faster d
 
 class BesideFetch(ChunkFetch):
     """Fetch of chunks for a session that computes. `length` is what the session has reached, as it
-    last told. `near` says that the provider is on this machine or in its network. `held` is told
-    each time that more positions have arrived: the first one, and the one after the last."""
+    last told. `near` says that the provider is on this machine or in its network. In a chain,
+    `held` is told each time that more positions have arrived: the first one, and the one after the
+    last."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class BesideFetch(ChunkFetch):
         plan: FetchPlan,
         *,
         near: bool,
-        held: Callable[[int, int], None] = lambda start, stop: None,
+        held: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__(host, own, link, engine, plan)
         self._near = near
@@ -186,23 +187,25 @@ class BesideFetch(ChunkFetch):
         plan, (start, stop) = self._plan, pending.run
         before, self.handed = self.handed, True
         try:
-            length = await self._engine.bring_kv(
-                plan.session, pending.data, start, stop, doubted=plan.doubted
-            )
+            with trio.CancelScope(shield=True):  # what was handed over may be used
+                length = await self._engine.bring_kv(
+                    plan.session, pending.data, start, stop, doubted=plan.doubted
+                )
         except EngineError as error:
             self.handed = before
             self.ending = ending_of(error)
             scope.cancel()
             return
         writing.release()
-        if length > self.length:
+        # The stages of a chain wait for each other, so no more than this is known.
+        if length > self.length or (self._tell_held and length == self.length):
             self.length, self._told_at = length, self._host.now()
         size = plan.shape.part_bytes(pending.part, plan.form)
         self.bytes += size
-        if length <= start:  # else the engine has ignored it
-            self._note_written((start, stop), size)
+        if self._tell_held and length <= start:  # else the engine has ignored it
+            self._note_written(self._tell_held, (start, stop), size)
 
-    def _note_written(self, run: Run, size: int) -> None:
+    def _note_written(self, tell: Callable[[int, int], None], run: Run, size: int) -> None:
         """Tell that a run is complete, if it ends where those that were complete before begin."""
         missing = self._missing.pop(run, self._plan.bytes_of(*run)) - size
         if missing:
@@ -210,7 +213,7 @@ class BesideFetch(ChunkFetch):
         elif self._held is None or run[1] == self._held[0]:
             self._held = run[0], self._held[1] if self._held else run[1]
             first, last = self._held
-            self._tell_held(first, last - BLOCK if self._plan.doubted else last)
+            tell(first, last - BLOCK if self._plan.doubted else last)
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         """End the fetch when the session computes what is on the way before it arrives."""

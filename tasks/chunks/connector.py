@@ -97,9 +97,9 @@ class WantingSession:
     costs: ShardCosts
     asked: Callable[[PeerId], None] = lambda peer: None
     """Called with each provider before it is used, if the session computes meanwhile."""
-    held: Callable[[int, int], None] = lambda start, stop: None
-    """Called when a session that computes meanwhile has KV of more positions: the first one, and
-    the one after the last."""
+    held: Callable[[int, int], None] | None = None
+    """Called when a session of a chain, which computes meanwhile, has KV of more positions: the
+    first one, and the one after the last."""
 
     @property
     def chunks(self) -> int:

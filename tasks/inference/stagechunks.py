@@ -97,7 +97,8 @@ class StageChunks:
         session.fetching = session.skips
         try:
             with session.fetch:
-                await connector.beside(replace(wanted, held=tell), ready)
+                told = replace(wanted, held=tell) if session.skips else wanted
+                await connector.beside(told, ready)
         finally:
             session.fetching = False
             if not session.fetch.cancel_called:

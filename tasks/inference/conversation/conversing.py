@@ -103,7 +103,7 @@ class Conversation:
         spans = prompt_spans(run, talk.model.hidden)
         await self._recall(talk, run)
         if run.continuation is None or not run.continuation.lacking:
-            self._begin(run, spans)
+            self._fill(run, spans)
         else:
             self._rebuild(run, run.continuation.lacking)
         await self._windows.begin(talk, run)
@@ -118,12 +118,15 @@ class Conversation:
                 if isinstance(item, SessionError):
                     raise item
                 if isinstance(item, SpanProgress | Pooled):
-                    if item.position > run.held.skipped:  # else the span is beyond those at once
-                        self._feed(run, spans)
+                    run.held.passed(item.position)
+                    self._fill(run, spans)
                 elif isinstance(item, Needed):
                     self._replay(run, item)
-                elif isinstance(item, Complete | LeftOut):
-                    self._begin(run, spans)
+                elif isinstance(item, LeftOut):
+                    run.held.under_way.clear()
+                    self._fill(run, spans)
+                elif isinstance(item, Complete):
+                    self._fill(run, spans)
                 elif isinstance(item, Faster) and await self._replacing.advance(talk, run, item):
                     return False
             if talk.must_yield:
@@ -165,10 +168,12 @@ class Conversation:
                 raise lost_stage(run, head, error.message) from None
             raise SessionError(code, f"{run.describe(-1)}: {error.message}") from None
 
-    def _begin(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
-        """Send the first spans of the prompt, or the last token of a chain that continues."""
-        for _ in range(min(len(run.chain) + 1, SPANS_UNDER_WAY)):
-            self._feed(run, spans)
+    def _fill(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
+        """Send the next spans of the prompt, or the last token of a chain that continues, so that
+        as many are under way as all stages can compute."""
+        most = min(len(run.chain) + 1, SPANS_UNDER_WAY)
+        while len(run.held.under_way) < most and self._feed(run, spans):
+            pass
 
     def _rebuild(self, run: GenerationRun, places: Collection[int]) -> None:
         """Have stages ask for what they lack. All stages are open now."""
@@ -185,12 +190,14 @@ class Conversation:
             self._post(run, 0, "session.span", span, run.ids[start : start + count])
             start += count
 
-    def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
-        """Send the next prompt span, if any, to the first stage. Raises StageLost if it has no
-        link."""
+    def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> bool:
+        """Send the next prompt span to the first stage. Return whether there was one. Raises
+        StageLost if the stage has no link."""
         if (span := next(spans, None)) is None:
-            return
+            return False
         self._post(run, 0, "session.span", span, run.ids[span.start : span.start + span.count])
+        run.held.under_way.append(span.start + span.count)
+        return True
 
     def _post(
         self,

@@ -4,6 +4,7 @@ Stages fetch the KV of a prompt from its end, while they compute it from its beg
 them have is left out when the spans reach it.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,10 +36,8 @@ class HeldKv:
 
     def __init__(self, stages: int) -> None:
         self._stages = [_StageKv() for _ in range(stages)]
-        self.sent = 0
-        """The end of the spans that were sent."""
-        self.skipped = 0
-        """The end of the positions that were left out."""
+        self.under_way: deque[int] = deque()
+        """The ends of the prompt's spans that were sent, and have not passed the chain."""
         self._told = False
 
     def opened(self, place: int, opened: SessionOpened) -> None:
@@ -59,7 +58,8 @@ class HeldKv:
         """Return whether, for the first time, positions may be left out that were sent already. The
         prompt is computed from the position `latest` on in any case."""
         start, stop = self.common
-        due = self.able and not self._told and start <= self.sent < min(stop, latest)
+        sent = self.under_way[-1] if self.under_way else 0
+        due = self.able and not self._told and start <= sent < min(stop, latest)
         self._told |= due
         return due
 
@@ -73,6 +73,11 @@ class HeldKv:
         """Whether the stages may get more that all of them have."""
         lacking = any(stage.start >= stage.stop and not stage.more for stage in self._stages)
         return not lacking and any(stage.more for stage in self._stages)
+
+    def passed(self, position: int) -> None:
+        """Note that the positions below `position` have passed the chain."""
+        while self.under_way and self.under_way[0] <= position:
+            self.under_way.popleft()
 
     @property
     def common(self) -> tuple[int, int]:
@@ -98,7 +103,6 @@ def prompt_spans(run: "GenerationRun", hidden: int) -> Iterator[SpanMessage]:
         if run.prompt - first - count == 1 < count:  # a single position is no part of a prompt
             count -= 1
         last = first + count == run.prompt and not run.terms.pooled
-        run.held.sent = first + count
         yield SpanMessage(run.session, run.epoch, 0, first, count, last, 0.0, behind=behind)
         first += count
 
@@ -109,7 +113,6 @@ def _left_out(run: "GenerationRun", first: int) -> tuple[int, int | None]:
     start, stop = run.held.common
     stop = min(stop, run.latest_start)
     if start <= first < stop and first % BLOCK == 0:
-        run.held.skipped = stop
         return stop, start
     return first, None
 

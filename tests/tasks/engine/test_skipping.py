@@ -5,9 +5,16 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Parts, Span, TokenEvent
+from shoal.tasks.engine.interface import (
+    DroppedEvent,
+    FailedEvent,
+    HiddenEvent,
+    Parts,
+    Span,
+    TokenEvent,
+)
 from shoal.tasks.engine.kv import arrival
-from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
+from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 
 from .test_arrival import FULL, IDS, NAMES, cached, opened, read, wrong
 
@@ -272,6 +279,64 @@ def test_wrong_values_of_a_stranger_are_found(
     assert isinstance(event_of(Chain(checkpoint, driver)), TokenEvent)
 
 
+def submit(stage: ChainStage, *runs: Run, behind: int | None = None) -> None:
+    for start, stop in runs:
+        span = Span(stage.name, 0, start, stop - start, tokens=IDS[start:stop], behind=behind)
+        stage.worker.submit(span)
+
+
+def said(stage: ChainStage) -> list[tuple[str, int]]:
+    """Return what the engine has answered, in order, and from which position on."""
+    events = stage.worker.events()
+    kinds = {HiddenEvent: "hidden", DroppedEvent: "dropped"}
+    return [(kinds[type(each)], each.start) for each in events]
+
+
+def test_spans_that_wait_for_what_all_stages_have_are_dropped(chain: Chain) -> None:
+    """A later stage gets none of them, so it must have their positions: the gateway says so."""
+    first, source = chain.stages[0], chain.sources[0]
+    first.bring_all(source, (16, 64))
+    submit(first, (0, 16), (16, 32), (32, 48))
+    submit(first, (64, 70), behind=32)
+    assert said(first) == [("hidden", 0), ("hidden", 16), ("dropped", 32), ("hidden", 64)]
+    assert first.rows == [(0, 16), (16, 32), (64, 70)]
+
+
+def test_a_span_in_progress_is_dropped_between_two_steps(chain: Chain) -> None:
+    first, source = chain.stages[0], chain.sources[0]
+    first.bring_all(source, (16, 64))
+    submit(first, (0, 16))
+    first.worker.step()
+    submit(first, (16, 48), (48, 64))
+    submit(first, (64, 70), behind=16)
+    assert said(first) == [("hidden", 0), ("dropped", 16), ("dropped", 48), ("hidden", 64)]
+    assert first.rows == [(0, 16), (64, 70)]
+
+
+def test_a_span_whose_block_is_half_computed_is_finished(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, source = chain.stages[0], chain.sources[0]
+    first.bring_all(source, (16, 64))
+    submit(first, (0, 32))
+    with monkeypatch.context() as patched:
+        plan = [(first.session.share, 24)]
+        patched.setattr(first.worker.core.runner.scheduler, "plan", lambda: plan)
+        first.worker.step()
+    submit(first, (64, 70), behind=0)
+    assert said(first) == [("hidden", 0), ("hidden", 64)]
+    assert first.rows == [(0, 24), (24, 32), (64, 70)]
+
+
+def test_dropping_what_is_not_here_ends_the_session_only(chain: Chain) -> None:
+    first = chain.stages[0]
+    submit(first, (0, 16), (16, 32))
+    submit(first, (64, 70), behind=0)
+    events = first.worker.events()
+    assert [type(each) for each in events[:-1]] == [DroppedEvent] * 2 and failed(events[-1])
+    assert first.rows == []
+
+
 def test_a_table_that_steps_back_writes_to_blocks_of_its_own() -> None:
     pool = BlockPool(16)
     names = [("gateway", bytes([each])) for each in range(4)]
@@ -287,9 +352,6 @@ def test_a_table_that_steps_back_writes_to_blocks_of_its_own() -> None:
     assert list(table.blocks[2:]) == list(other.blocks[2:])
     table.fill(24)
     assert not table.prepare(24, 32)
-    assert table.spans(0, 64) == [
-        (block * BLOCK, (block + 1) * BLOCK) for block in table.blocks
-    ] or sum(stop - start for start, stop in table.spans(0, 64)) == 64
     slots = [table.slot(position) for position in range(64)]
     assert [slot for first, last in table.spans(0, 64) for slot in range(first, last)] == slots
     table.free()
