@@ -176,9 +176,7 @@ def go_to(session: Session, start: int) -> None:
                 table.fill(start)
         ahead.begun = True
     if start > table.length:
-        raise EngineError(
-            "gap", f"the span starts at {start}, {table.length} positions are cached"
-        )
+        raise EngineError("gap", f"the span starts at {start}, {table.length} positions are cached")
 
 
 class KvAhead:

@@ -170,10 +170,11 @@ class Runner:
         Waiting spans are dropped in their turn, so that all answers come in order.
         """
         current = session.current
-        if current is not None and session.is_left_out(current.span):
-            if current.position % BLOCK == 0:  # else its block would have a hole
-                session.current = None
-                self.answers.dropped(session, current.span)
+        if current is None or current.position % BLOCK:  # its block would have a hole
+            return
+        if session.is_left_out(current.span):
+            session.current = None
+            self.answers.dropped(session, current.span)
 
     def cancel(self, name: object) -> None:
         session = self._sessions.get(name) if isinstance(name, bytes) else None

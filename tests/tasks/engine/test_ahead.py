@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shoal.tasks.engine.compute.device import ComputeDevice
-from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Parts, Span, TokenEvent
+from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Span, TokenEvent
 from shoal.tasks.engine.kv import ahead, arrival
 from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
 

@@ -1,4 +1,4 @@
-"""Chains leave out what all of their stages have of a prompt, and nothing else, whatever happens."""
+"""Chains leave out what all of their stages have of a prompt, and nothing else."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
@@ -173,6 +173,7 @@ class Arriving:
 
     async def beside(self, wanted: WantingSession, ready: trio.Event) -> None:
         ready.set()
+        assert wanted.held is not None
         layers = wanted.origin.layers
         try:
             for start in (1024, 768, 512, 256):
