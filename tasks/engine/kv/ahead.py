@@ -170,6 +170,7 @@ def go_to(session: Session, start: int) -> None:
         if start < table.length and whole and not ahead.begun:
             table.step_back(start)
         elif start > table.length and whole and table.length % BLOCK == 0:
+            # A step may write to all of its last block, so a part of one may have no KV.
             compared = session.doubt is None or not ahead.doubted
             if compared and start <= _usable(session, ahead):
                 _doubt(session, ahead, start)

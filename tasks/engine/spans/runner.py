@@ -170,7 +170,7 @@ class Runner:
         Waiting spans are dropped in their turn, so that all answers come in order.
         """
         current = session.current
-        if current is None or current.position % BLOCK:  # its block would have a hole
+        if current is None or current.position % BLOCK:  # the rest of its block has no KV
             return
         if session.is_left_out(current.span):
             session.current = None

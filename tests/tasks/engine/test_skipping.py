@@ -184,13 +184,15 @@ LACKS = ["all", "a layer", "a block", "the beginning", "a part of a block"]
 def test_a_span_does_not_leave_out_what_a_stage_lacks(lack: str, chain: Chain) -> None:
     """The gateway says that all stages have it. In its place may be KV of another gateway."""
     first, source = chain.stages[0], chain.sources[0]
+    if lack == "a part of a block":
+        first.bring_all(source, (16, 64))
     chain.ask([first], (0, 20) if lack == "a part of a block" else (0, 16))
     if lack == "a layer":
         part = read(source.worker, 16, 64, 0, 1)[-1]
         first.bring(part, (16, 64))
     elif lack == "a block":
         first.bring_all(source, (16, 48))
-    elif lack != "all":
+    elif lack == "the beginning":
         first.bring_all(source, (32, 64))
     event = chain.ask([first], (64, 70))
     assert failed(event)
@@ -315,19 +317,34 @@ def test_a_span_in_progress_is_dropped_between_two_steps(chain: Chain) -> None:
     assert first.rows == [(0, 16), (64, 70)]
 
 
-def test_a_span_whose_block_is_half_computed_is_finished(
+def test_a_block_that_is_half_computed_is_finished(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A step has written to the rest of it. That is so where the block has arrived, and where it is
+    one that the session had cached."""
+    right = _states(chain, 64, 70)
     first, source = chain.stages[0], chain.sources[0]
     first.bring_all(source, (16, 64))
-    submit(first, (0, 32))
-    with monkeypatch.context() as patched:
-        plan = [(first.session.share, 24)]
-        patched.setattr(first.worker.core.runner.scheduler, "plan", lambda: plan)
-        first.worker.step()
-    submit(first, (64, 70), behind=0)
-    assert said(first) == [("hidden", 0), ("hidden", 64)]
-    assert first.rows == [(0, 24), (24, 32), (64, 70)]
+    assert source.open(b"again") == FULL
+    for stage in (first, source):
+        submit(stage, (0, 32))
+        with monkeypatch.context() as patched:
+            plan = [(stage.session.share, 24)]
+            patched.setattr(stage.worker.core.runner.scheduler, "plan", lambda plan=plan: plan)
+            stage.worker.step()
+        submit(stage, (64, 70), behind=0)
+        *_, hidden = stage.worker.events()
+        assert isinstance(hidden, HiddenEvent) and bytes(hidden.data) == right
+        assert stage.rows == [(0, 24), (24, 32), (64, 70)]
+
+
+def test_nothing_is_left_out_after_positions_were_dropped_by_a_failure(chain: Chain) -> None:
+    """Their blocks are gone, and others may have them."""
+    stage, last = chain.stages[1], _states(chain, 64, 70)
+    stage.span(0, _states(chain, 0, 32), 32)
+    stage.bring_all(chain.sources[1], (32, 64))
+    assert failed(stage.span(16, b"\xff" * (len(last) // 6 * 16), 16), "not-finite")
+    assert failed(stage.span(64, last, 6))
 
 
 def test_dropping_what_is_not_here_ends_the_session_only(chain: Chain) -> None:
@@ -337,6 +354,22 @@ def test_dropping_what_is_not_here_ends_the_session_only(chain: Chain) -> None:
     events = first.worker.events()
     assert [type(each) for each in events[:-1]] == [DroppedEvent] * 2 and failed(events[-1])
     assert first.rows == []
+
+
+def test_a_table_that_steps_back_takes_the_names_of_what_it_writes() -> None:
+    """Others would find blocks in the middle of being written."""
+    pool = BlockPool(16)
+    names = [("gateway", bytes([each])) for each in range(4)]
+    other = BlockTable(pool, 64, names)
+    other.prepare(0, 64)
+    other.fill(64)
+    other.free()
+    table = BlockTable(pool, 64, names)
+    table.step_back(0)
+    assert not table.prepare(0, 24)
+    assert [pool.look(name) is not None for name in names] == [False, False, True, True]
+    table.fill(32)
+    assert all(pool.look(name) is not None for name in names)
 
 
 def test_a_table_that_steps_back_writes_to_blocks_of_its_own() -> None:
