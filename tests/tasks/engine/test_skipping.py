@@ -340,10 +340,11 @@ def test_a_block_that_is_half_computed_is_finished(
 
 def test_nothing_is_left_out_after_positions_were_dropped_by_a_failure(chain: Chain) -> None:
     """Their blocks are gone, and others may have them."""
-    stage, last = chain.stages[1], _states(chain, 64, 70)
-    stage.span(0, _states(chain, 0, 32), 32)
-    stage.bring_all(chain.sources[1], (32, 64))
-    assert failed(stage.span(16, b"\xff" * (len(last) // 6 * 16), 16), "not-finite")
+    stage, last = chain.sources[1], _states(chain, 64, 70)
+    states = _states(chain, 0, 16)
+    assert stage.open(b"again") == FULL
+    stage.span(0, states, 16)
+    assert failed(stage.span(0, b"\xff" * (len(states) // 16 * 15), 15), "not-finite")
     assert failed(stage.span(64, last, 6))
 
 
