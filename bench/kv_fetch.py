@@ -49,7 +49,7 @@ from shoal.tasks.engine.process import EngineProcess
 from shoal.transport.address import Address
 from shoal.transport.host.real import RealHost
 
-MEASURES = ("tasks", "dht", "netsim", "transport", "node")
+MEASURES = ("tasks", "dht", "netsim", "transport", "node", "state")
 
 GOAL: Final = 1.2
 NEAR: Final = 1.1
