@@ -73,7 +73,7 @@ class BesideFetch(ChunkFetch):
         self._came = 0  # bytes of the parts that were answered, in order …
         self._right = 0  # … and not refused
         self._coming: Run = plan.stop, plan.stop  # the run that is on the way
-        self._lack = 0  # bytes of it that have not arrived
+        self._lack = 0  # bytes of this run that are still missing
         self.handed = False  # whether the engine may have taken a part
         self._gone_from = plan.last  # the first chunk that the provider does not have
 
