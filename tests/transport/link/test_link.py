@@ -239,19 +239,6 @@ async def test_patient_replies_leave_with_something_else(slow: bool) -> None:
         await until(lambda: sorted(answered) == ["echo", "patient", "patient"])
 
 
-async def test_what_is_urgent_does_not_wait_for_a_patient_reply() -> None:
-    """A ping in the same packet as a call gets its pong at once."""
-    a, b = make_node(1), make_node(2)
-    b.endpoint.handle("patient", lambda call: Reply(within=60))
-    async with running(a, b):
-        link = await linked(a, b)
-        await trio.sleep(0.1)
-        assert link.paths.used is not None
-        link.paths.used.connection.ping(trio.current_time())
-        with trio.fail_after(30):
-            await link.call("patient", timeout=90)
-
-
 def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
     """Record the task of each write of a link from now on. Frames soon after another one are to
     wait for it."""
