@@ -636,6 +636,6 @@ def test_a_peer_without_the_post_quantum_hybrid(
 
 def group_of(connection: Tls) -> str:
     """Return the name of the key exchange that was used."""
-    name = connection._ssl.get_group_name()
+    name: str | None = connection._ssl.get_group_name()
     assert name is not None
     return name
