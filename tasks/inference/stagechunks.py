@@ -103,8 +103,8 @@ class StageChunks:
                 await connector.beside(told, ready)
         finally:
             session.fetching = False
-            told = begins.is_set() or last[1] > wanted.cached
-            if told and not session.fetch.cancel_called:
+            known = begins.is_set() or last[1] > wanted.cached
+            if known and not session.fetch.cancel_called:
                 self._tell(session, *last)
             ready.set()
 
