@@ -7,8 +7,9 @@ only from these files (`run_all.py --page`). A script names what it measures:
     MEASURES = ("state", "transport/identity.py")
 
 Those files and folders, the script and the modules of `bench/` that it imports have a common
-SHA-256. A record is stale when that differs from its own. The hash needs no git history, so it
-also works in a source archive and survives a rebase.
+SHA-256. A record is stale when that differs from its own. Comments, docstrings and the layout of
+lines do not count, because no figure depends on them. The hash needs no git history, so it also
+works in a source archive and survives a rebase.
 """
 
 import ast
@@ -20,6 +21,7 @@ import re
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,11 +83,14 @@ def local_modules(script: Path) -> set[Path]:
 
 
 def _files(path: Path) -> Iterator[Path]:
+    """Return a file, or the files below a folder, without hidden and built ones."""
     if path.is_file():
         yield path
     for below in path.rglob("*"):
         inside = below.relative_to(path).parts
-        if below.is_file() and not any(part.startswith((".", "__pycache__")) for part in inside):
+        hidden = any(part.startswith((".", "__pycache__")) for part in inside)
+        # a compiled kernel is built from files that count, and differs from machine to machine
+        if below.is_file() and not hidden and below.suffix != ".so":
             yield below
 
 
@@ -96,9 +101,39 @@ def digest(script: Path, root: Path = ROOT) -> str:
         files |= set(_files(root / name))
     whole = hashlib.sha256()
     for path in sorted(files):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        whole.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
+        name = path.relative_to(root).as_posix()
+        whole.update(f"{name} {_content(path.suffix, path.read_bytes())}\n".encode())
     return whole.hexdigest()
+
+
+@cache
+def _content(suffix: str, data: bytes) -> str:
+    """Return the SHA-256 of a file, and of a Python module without comments and docstrings."""
+    if suffix == ".py":
+        data = repr(_shape(ast.parse(data))).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+def _shape(value: Any) -> Any:
+    """Return a syntax tree as nested tuples, without its docstrings and empty fields.
+
+    Versions of Python differ in the empty fields of their trees.
+    """
+    if isinstance(value, list):
+        return tuple(_shape(each) for each in value if not _is_docstring(each))
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    fields = (item for item in ast.iter_fields(value) if item[1] not in (None, []))
+    return (type(value).__name__, *((name, _shape(each)) for name, each in fields))
+
+
+def _is_docstring(node: Any) -> bool:
+    """Return whether a statement is nothing but a string."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 @dataclass(frozen=True)

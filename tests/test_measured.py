@@ -155,9 +155,22 @@ def test_a_change_of_what_is_measured_makes_a_record_stale(path: str, tree: Path
     (tree / "README.md").write_text("another")
     (tree / "pond" / "__pycache__").mkdir()
     (tree / "pond" / "__pycache__" / "fish.pyc").write_text("another")
+    (tree / "pond" / "built.abi3.so").write_text("another")
     assert not records.stale([fresh], tree)
     (tree / path).parent.mkdir(exist_ok=True)
     (tree / path).write_text("SIZE = 2\n")
+    assert records.stale([fresh], tree) == {"first"}
+
+
+def test_words_and_the_layout_of_lines_make_no_record_stale(tree: Path) -> None:
+    path = tree / "pond" / "fish.py"
+    path.write_text("SIZE = max(1, 2)\n")
+    fresh = record(digest=records.digest(tree / "bench" / "first.py", tree))
+    path.write_text(
+        '"""Fish."""\n\nSIZE = max(  # centimetres\n    1,\n    2,\n)\n"""The length."""\n'
+    )
+    assert not records.stale([fresh], tree)
+    path.write_text("SIZE = max(1, 3)\n")
     assert records.stale([fresh], tree) == {"first"}
 
 

@@ -86,11 +86,6 @@ class Lookup:
         """
         return self._satisfied() or (not self._awaited() and self._exhausted())
 
-    @property
-    def failed_all(self) -> bool:
-        """Whether no contact has answered."""
-        return not self._answered
-
     def found(self, key: Key) -> list[FoundRecord]:
         """Return the latest record of each author and slot under a key, without withdrawals."""
         return self._records.of(key)

@@ -15,7 +15,6 @@ from ...transport.host.database import Database, Sizes, connect
 from ..disk.mount import BlockHandle, Mount
 
 _MAKES: Final = apsw.SQLITE_OPEN_CREATE  # flag: create the file if it does not exist
-_SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _JULIAN_MS: Final = 210866760000000  # the start of 1970 by SQLite's clock, in milliseconds
 # A sixteenth of the usual cache and an eighth of the usual log, because hundreds of hosts share one
 # machine's memory, and the file that SQLite caches is in that memory itself. A shorter log is

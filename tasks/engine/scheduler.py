@@ -256,8 +256,8 @@ class Scheduler:
     def _catch_up(self, step: _Step) -> None:
         """Advance the virtual time of sessions, users and gateways that got all that they wanted.
 
-        Otherwise those that want little would save up time. Those that have more prompts waiting
-        stay behind, but by SAVED_S at most.
+        Without this, a gateway that asks for little would save up time. A gateway that has more
+        prompts waiting stays behind, but by SAVED_S at most.
         """
         content: dict[User, int] = {}
         behind: set[Gateway] = set()
@@ -351,7 +351,8 @@ class Scheduler:
     def _take_all(
         self, step: _Step, shares: Collection[Share], needs: Sequence[float], fixed: float
     ) -> None:
-        """Add all rows of each session. Each needs so many seconds, and their adapters `fixed`."""
+        """Add all rows of each session. `needs` has the seconds of each session, `fixed` those of
+        their adapters."""
         part = (step.unpaid + fixed) / len(shares)
         for share, seconds in zip(shares, needs, strict=True):
             self._charge(share, part + seconds)

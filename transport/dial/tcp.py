@@ -1,6 +1,7 @@
 """Dialling over TCP: resolves an address, and opens a connection to it."""
 
 import errno
+import os
 from ipaddress import ip_address
 
 import trio
@@ -37,7 +38,9 @@ async def connect(host: Host, ip: str, address: Address, source_port: int) -> Tc
     except ConnectionRefusedError:
         raise DialFailed("refused", f"nothing listens at `{address}`") from None
     except OSError as error:
-        raise DialFailed.unreachable(str(address), error.strerror or str(error)) from None
+        # the text of trio names the address once more, as a Python tuple
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise DialFailed.unreachable(str(address), reason) from None
 
 
 async def _connect(host: Host, ip: str, port: int, source_port: int) -> trio.SocketStream:

@@ -153,13 +153,6 @@ class Yielding:
     # Measurements.
 
     @property
-    def base_s(self) -> float | None:
-        """The shortest round trip, which has no queueing delay, in seconds; None before the first
-        measurement."""
-        shortest = self._base.shortest
-        return None if shortest == inf else shortest
-
-    @property
     def queue_s(self) -> float:
         """The present queueing delay in seconds: the part of a round trip that exceeds the shortest
         one."""

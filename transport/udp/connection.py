@@ -76,7 +76,6 @@ UNREADABLE: Final = (
     QuicConnectionError,
     *BAD_CERTIFICATE,
 )
-_STREAM_FRAMES: Final = range(QuicFrameType.STREAM_BASE, QuicFrameType.STREAM_BASE + 8)
 
 
 class Via(NamedTuple):

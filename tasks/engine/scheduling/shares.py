@@ -14,8 +14,8 @@ from .costs import AdapterCosts, StepCosts
 
 @dataclass(slots=True, eq=False)
 class GatewayNetwork:
-    """A network from which gateways come. Together they get the part of one gateway, so many keys
-    in one network bring no more than one."""
+    """A network from which gateways come. Together they get the part of one gateway, so a network
+    gains nothing from a second key."""
 
     lately: "dict[Gateway, None]" = field(default_factory=dict)
     """The gateways that have work, or were in one of the last steps."""
@@ -94,7 +94,7 @@ def affordable(share: Share, seconds: float) -> int:
         seconds -= share.pick
     if seconds <= 0:
         return 0
-    # Each row takes longer than the one before it, by `pair`.
+    # Each row takes `pair` longer than the row before it.
     both = first + sqrt(first * first + 2 * pair * seconds)
     return min(share.rows, int(2 * seconds / both)) if both > 0 else share.rows
 
