@@ -24,6 +24,7 @@ from .chain import Chains
 from .conversation.advancing import Advancing
 from .conversation.answer import Answer
 from .conversation.conversing import ChainChanges, Conversation
+from .conversation.guessing import Guessing
 from .conversation.mending import Mending
 from .conversation.opening import Opening
 from .conversation.received import Rest
@@ -60,6 +61,11 @@ class ModelSource(Protocol):
 
         Raises ModelError or TextError if the model cannot be found, fetched or loaded.
         """
+        ...
+
+    async def alike(self, model: Model, root: str) -> Model | None:
+        """Return the model with that root if it has the tokenizer of `model`, whose text process it
+        then shares. Raises ModelError if its manifest cannot be read."""
         ...
 
 
@@ -119,10 +125,15 @@ class Gateway:
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
         refilling = Refilling(host, courier, directory)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
+        self.guessing = Guessing(
+            directory, routes.choice, self.windows, models.alike, self._converse
+        )
+        """Has smaller models of this node guess what a chain says."""
         changing = ChainChanges(
             Replacing(host, routes, self._opening, mending, refilling),
             standing,
             Advancing(courier, directory, routes.choice, standing),
+            self.guessing,
         )
         self._conversation = Conversation(host, courier, self._opening, self.windows, changing)
         self.embedder = Embedder(self._use, self._pool)
@@ -254,11 +265,17 @@ class Gateway:
         talk = Talk(model, request, ids, 0, answer)
         self._waited_for += request.turn is None
         try:
-            await self._opening.start(talk)
-            await self._conversation.hold(talk)
+            await self._converse(talk)
             return answer.vector()
         finally:
             self._waited_for -= request.turn is None
+
+    async def _converse(self, talk: Talk) -> None:
+        """Converse over chains until an answer is complete. Raises what `generate` raises."""
+        try:
+            await self._opening.start(talk)
+            await self._conversation.hold(talk)
+        finally:
             await self._opening.leave(talk)
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:
