@@ -90,7 +90,7 @@ class Models:
         self._text_process = text_process
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # least recently used first
         self._nursery: trio.Nursery | None = None
-        # What is known of pairs of models: the second one if both have the same tokenizer.
+        # The second model of a pair, or None if its tokenizer is another one.
         self._alike: dict[tuple[str, str], Architecture | None] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
