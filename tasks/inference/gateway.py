@@ -126,7 +126,7 @@ class Gateway:
         refilling = Refilling(host, courier, directory)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
         self.guessing = Guessing(
-            directory, routes.choice, self.windows, models.alike, self._converse
+            *(courier, directory, routes.choice, self.windows, models.alike, self._converse)
         )
         """Has smaller models of this node guess what a chain says."""
         changing = ChainChanges(

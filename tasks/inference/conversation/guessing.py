@@ -5,7 +5,7 @@ answers as it would for a client: over a chain, which is this node alone. No oth
 text for it. What it says are guesses, which the larger model's chain verifies (`windows.py`).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 import trio
@@ -17,6 +17,7 @@ from ....transport.identity import PeerId
 from ...drafting.defaults import SAID_SPEED
 from ...drafting.modelguesses import ModelGuesses
 from ..choice import Choice
+from ..courier import Courier
 from ..generation import Apart, GenerateRequest, GenerationRun, Model
 from .saidtokens import SaidTokens
 from .talk import Talk
@@ -43,12 +44,14 @@ class Guessing:
 
     def __init__(
         self,
+        courier: Courier,
         directory: Directory,
         choice: Choice,
         windows: Windows,
         alike: Alike,
         say: Callable[[Talk], Awaitable[None]],
     ) -> None:
+        self._courier = courier
         self._directory = directory
         self._choice = choice
         self._windows = windows
@@ -58,11 +61,10 @@ class Guessing:
     def may_guess(self, talk: Talk, run: GenerationRun) -> bool:
         """Return whether a smaller model of this node may guess for a session. Guesses on the
         device that verifies them would only delay it."""
-        (own, record), *_ = self._here().items()
         return (
             self._windows.may_draft(talk, run)
-            and any(peer != own for peer in run.peers)
-            and any(shard.root != talk.model.root for shard in record.shards)
+            and any(peer != self._courier.peer for peer in run.peers)
+            and any(root != talk.model.root for root in self._roots())
         )
 
     async def keep(self, talk: Talk, run: GenerationRun) -> None:
@@ -74,15 +76,18 @@ class Guessing:
                 await self._guess(talk, run, small, said, await said.wanted())
 
     def _here(self) -> dict[PeerId, MemberRecord]:
-        own = self._directory.own().peer
-        return {own: self._directory.members()[own]}
+        """Return this node's record, with the shards that it serves now."""
+        own, members = self._courier.peer, self._directory.members()
+        return {own: members[own]} if own in members else {}
+
+    def _roots(self) -> Iterable[str]:
+        shards = (shard for record in self._here().values() for shard in record.shards)
+        return dict.fromkeys(shard.root for shard in shards)
 
     async def _smaller(self, talk: Talk, run: GenerationRun) -> Model | None:
         """Return the slowest model, so probably the best one, that guesses fast enough."""
-        here = self._here()
-        roots = dict.fromkeys(shard.root for record in here.values() for shard in record.shards)
-        found: list[tuple[float, Model]] = []
-        for root in roots:
+        here, found = self._here(), list[tuple[float, Model]]()
+        for root in self._roots():
             if root == talk.model.root or (model := await self._alike(talk.model, root)) is None:
                 continue
             chain = self._choice.replaced(model, run.session, here, len(talk.ids), 1)
@@ -95,8 +100,7 @@ class Guessing:
         self, talk: Talk, run: GenerationRun, small: Model, said: ModelGuesses, most: int
     ) -> None:
         """Have the smaller model continue the text by `most` tokens."""
-        own = self._directory.own().peer
-        others = frozenset(peer for peer in self._directory.members() if peer != own)
+        others = frozenset(self._directory.members()) - {self._courier.peer}
         asked = talk.request
         with trio.CancelScope() as scope:
             ids = said.begin(scope.cancel)

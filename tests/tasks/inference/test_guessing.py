@@ -17,6 +17,7 @@ from shoal.tasks.inference.conversation.items import Arrived
 from shoal.tasks.inference.conversation.saidtokens import SaidTokens
 from shoal.tasks.inference.conversation.talk import Talk
 from shoal.tasks.inference.conversation.windows import Windows
+from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.generation import GenerateRequest, GenerationRun, Model, TextCodec
 from shoal.tasks.inference.messages import SampledToken
 from shoal.tasks.routing.paths import Hop
@@ -54,7 +55,12 @@ class Node:
         choice = SimpleNamespace(replaced=self._chain, token_s=lambda _, m: TOKEN_S[m.root])
         windows = SimpleNamespace(may_draft=lambda *_: self.drafts, send=self._send)
         self.guessing = Guessing(
-            directory, cast(Choice, choice), cast(Windows, windows), self._alike, say or self._say
+            cast(Courier, SimpleNamespace(peer=OWN)),
+            directory,
+            cast(Choice, choice),
+            cast(Windows, windows),
+            self._alike,
+            say or self._say,
         )
 
     def _chain(self, small: Model, _session: bytes, members: Any, _rows: int, _new: int) -> Any:
