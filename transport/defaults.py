@@ -159,6 +159,12 @@ HURRY_S: Final = 0.05
 ALARM_S: Final = 0.005
 """How much later than requested a call may time out, in seconds, if another call timed out just
 before."""
+PATIENCE_S: Final = 0.02
+"""How long a call that no user waits for, or its reply, may wait to leave with other frames, in
+seconds. It is shorter than the 40 ms after which TCP acknowledges by a packet of its own."""
+HASTE_S: Final = 0.002
+"""The same for a call that a user may wait for, in seconds: it leaves with other frames of the same
+moment."""
 COALESCE_S: Final = 100e-6
 """Frames that are queued within this time after a direct write, in seconds, wait for the writer
 task and leave together. A call does not wait if no other call is open."""

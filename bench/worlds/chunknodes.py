@@ -159,7 +159,7 @@ class ChunkNode:
                 nursery.start_soon(connector.beside, wanted, ready)
                 await ready.wait()
             elif mode == "fetch":
-                cached, _ = await _Always.of(connector).brought(wanted)
+                cached, _ = await Always.of(connector).brought(wanted)
             start = min(cached, (len(ids) - 2) // 16 * 16)
             rest = tuple(ids[start:])
             self.engine.submit(Span(session, 1, start, len(rest), tokens=rest, want="token"))
@@ -172,11 +172,11 @@ class ChunkNode:
         return First(took, cached, token)
 
 
-class _Always(ChunkConnector):
+class Always(ChunkConnector):
     """Connector that fetches all that there is."""
 
     @classmethod
-    def of(cls, other: ChunkConnector) -> "_Always":
+    def of(cls, other: ChunkConnector) -> "Always":
         made = cls.__new__(cls)
         made.__dict__.update(other.__dict__)
         return made

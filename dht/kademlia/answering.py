@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import trio
 
+from ...transport.defaults import PATIENCE_S
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.calls import Answer, Call, Refusal, Reply
@@ -119,7 +120,7 @@ class DhtHandlers:
                     break
             self._turns.took(began)
         self.refused.update(filter(None, codes))
-        return Reply(payload=encode_codes(codes))
+        return Reply(payload=encode_codes(codes), within=PATIENCE_S)
 
     def _refuse(self, code: str, message: str) -> Refusal:
         """Count a refusal, and return it."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ...transport.address import Address
+from ...transport.defaults import HASTE_S, PATIENCE_S
 from ...transport.errors import CallRefused, DialFailed, TransportError
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
@@ -130,7 +131,11 @@ class DhtRequests:
         try:
             link = await self._links.to(contact, sure, by)
             reply = await link.call(
-                method, payload=payload, priority=Priority.CONTROL, timeout=timeout
+                method,
+                payload=payload,
+                priority=Priority.CONTROL,
+                timeout=timeout,
+                within=PATIENCE_S if method == "dht.store" else HASTE_S,
             )
         except TransportError as error:
             raise self._failed(contact, error) from None

@@ -71,6 +71,7 @@ class TcpEnd(StreamSocket):
         (stdlib.SOL_SOCKET, stdlib.SO_LINGER): 0,
         (stdlib.IPPROTO_TCP, stdlib.TCP_NODELAY): 0,
         (stdlib.IPPROTO_TCP, stdlib.TCP_NOTSENT_LOWAT): 0,
+        (stdlib.IPPROTO_TCP, stdlib.TCP_QUICKACK): 1,
         (stdlib.IPPROTO_TCP, stdlib.TCP_KEEPIDLE): KEEPALIVE_IDLE_S,
         (stdlib.IPPROTO_TCP, stdlib.TCP_KEEPINTVL): KEEPALIVE_INTERVAL_S,
         (stdlib.IPPROTO_TCP, stdlib.TCP_KEEPCNT): KEEPALIVE_PROBES,
@@ -258,6 +259,8 @@ class TcpEnd(StreamSocket):
             self._hard = bool(on) and not seconds
             return
         self._apply(level, option, self._options[level, option])
+        if self.connection is not None and self.connection.out:
+            self._after()
 
     def _structure(self, level: int, option: int) -> bytes | None:
         linger = (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_LINGER)
@@ -280,6 +283,9 @@ class TcpEnd(StreamSocket):
                 connection.no_delay = bool(value)
             elif option == stdlib.TCP_NOTSENT_LOWAT:
                 connection.unsent_limit = value
+            elif option == stdlib.TCP_QUICKACK:
+                if self.parent is None:  # a listener's connections do not inherit it
+                    connection.set_quick(bool(value), self.stack.events.now)
             else:
                 self._apply_keepalive(connection)
 

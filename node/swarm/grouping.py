@@ -156,7 +156,9 @@ class Grouping:
     def report(self) -> None:
         upkeep = self._state.upkeep
         own = self._endpoint.peer
-        if self._told is not None and self._endpoint.link(self._told[0]) is not None:
+        link = None if self._told is None else self._endpoint.link(self._told[0])
+        # A peer that dials may yet refuse this node. Once it answers a ping, it has not.
+        if link is not None and link.round_trip is not None:
             self._told = None  # the peer that made the claim has admitted this node again
         by = None if upkeep is None else upkeep.group.revoked_by(own)
         hint = back_hint(own)

@@ -18,6 +18,7 @@ import msgpack
 import trio
 
 from ...transport.address import Address
+from ...transport.defaults import PATIENCE_S
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import CallRefused, TransportError
 from ...transport.host.seam import Host
@@ -252,7 +253,12 @@ class Membership:
         """
         sums = self._sums()
         try:
-            reply = await link.call("member.sums", payload=sums, timeout=defaults.PULL_TIMEOUT)
+            reply = await link.call(
+                "member.sums",
+                payload=sums,
+                timeout=defaults.PULL_TIMEOUT,
+                within=PATIENCE_S,
+            )
         except CallRefused:
             offers = self.roster.offers(self._host.now())
             self._post(link, "member.digest", encode_digest(offers))
@@ -312,7 +318,7 @@ class Membership:
             return self._blame(link, error)
         sums = self._sums()
         offers = self.roster.offers(now, self.roster.differing(sums, theirs))
-        return Reply(payload=sums + encode_digest(offers))
+        return Reply(payload=sums + encode_digest(offers), within=PATIENCE_S)
 
     async def _on_digest(self, call: Call) -> Answer:
         """Pull the records in a peer's digest that this node lacks."""
@@ -369,7 +375,7 @@ class Membership:
             elif (known := self.roster.tagged(tag)) is not None:
                 offer = self.roster.offer(known.record.peer, self._host.now())
                 told.append((offer.reach, offer.age, known.sealed))
-        return Reply(payload=msgpack.packb(told))
+        return Reply(payload=msgpack.packb(told), within=PATIENCE_S)
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
         """Close the link of a peer that wrote or forwarded an invalid record.

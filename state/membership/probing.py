@@ -11,6 +11,7 @@ from functools import partial
 import msgpack
 import trio
 
+from ...transport.defaults import PATIENCE_S
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import DialFailed, TransportError
 from ...transport.host.seam import Host
@@ -336,7 +337,12 @@ class Probing:
         if (link := self._links.get(by)) is not None:
             question = msgpack.packb([nonce, peers])
             with suppress(TransportError):
-                reply = await link.call("live.gather", payload=question, timeout=defaults.ANSWER_S)
+                reply = await link.call(
+                    "live.gather",
+                    payload=question,
+                    timeout=defaults.ANSWER_S,
+                    within=PATIENCE_S,
+                )
                 try:
                     path, proofs = read_gathered(reply.payload)
                     signed = merkle_root(nonce, path)
@@ -373,7 +379,7 @@ class Probing:
         gathered, place = added
         await gathered.done.wait()
         proofs = [gathered.peers.get(peer, b"") for peer in peers]
-        return Reply(payload=msgpack.packb([gathered.paths[place], proofs]))
+        return Reply(payload=msgpack.packb([gathered.paths[place], proofs]), within=PATIENCE_S)
 
     async def _gather(self, gathered: Gathered) -> None:
         """Ask each member in a batch to sign the batch's root."""

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 
 import trio
 
+from ...transport.defaults import HASTE_S, PATIENCE_S
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import TransportError
 from ...transport.host.seam import Host
@@ -86,6 +87,7 @@ class Replication:
                 payload=payload,
                 priority=Priority.BULK if pull else Priority.CONTROL,
                 timeout=defaults.FEED_PULL_TIMEOUT if pull else defaults.CALL_TIMEOUT,
+                within=HASTE_S if pull else PATIENCE_S,
             )
         except TransportError:
             raise Unanswered from None
@@ -150,7 +152,8 @@ class Replication:
                 return _NO_LINK
             self._begin(link)
             try:
-                return Reply(payload=answered(call.peer, method, bytes(call.payload)))
+                payload = answered(call.peer, method, bytes(call.payload))
+                return Reply(payload=payload, within=PATIENCE_S)
             except StateError as error:
                 return self._refused(call.peer, error)
 

@@ -6,7 +6,7 @@ provider that is slow or silent delays nothing: there is nothing to choose. The 
 meet, or when not even the positions that are on the way would arrive in time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -45,13 +45,26 @@ _GROWTH: Final = 1.25  # by which the rate of a connection that becomes faster d
 
 class BesideFetch(ChunkFetch):
     """Fetch of chunks for a session that computes. `length` is what the session has reached, as it
-    last told. `near` says that the provider is on this machine or in its network."""
+    last told. `near` says that the provider is on this machine or in its network. In a chain,
+    `held` is told each time that more positions have arrived: the first one, and the one after the
+    last."""
 
     def __init__(
-        self, host: Host, own: PeerId, link: Link, engine: Engine, plan: FetchPlan, *, near: bool
+        self,
+        host: Host,
+        own: PeerId,
+        link: Link,
+        engine: Engine,
+        plan: FetchPlan,
+        *,
+        near: bool,
+        held: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__(host, own, link, engine, plan)
         self._near = near
+        self._tell_held = held
+        self._held: Run | None = None  # that have arrived one after the other
+        self._missing: dict[Run, int] = {}  # bytes of each run that the engine has not written
         self._told_at = self._began
         self._rests = True  # whether the session computes nothing yet
         self._carried = [(self._began, link.carried)]
@@ -174,18 +187,33 @@ class BesideFetch(ChunkFetch):
         plan, (start, stop) = self._plan, pending.run
         before, self.handed = self.handed, True
         try:
-            length = await self._engine.bring_kv(
-                plan.session, pending.data, start, stop, doubted=plan.doubted
-            )
+            with trio.CancelScope(shield=True):  # what was handed over may be used
+                length = await self._engine.bring_kv(
+                    plan.session, pending.data, start, stop, doubted=plan.doubted
+                )
         except EngineError as error:
             self.handed = before
             self.ending = ending_of(error)
             scope.cancel()
             return
         writing.release()
-        if length > self.length:
+        # The stages of a chain wait for each other, so no more than this is known.
+        if length > self.length or (self._tell_held and length == self.length):
             self.length, self._told_at = length, self._host.now()
-        self.bytes += plan.shape.part_bytes(pending.part, plan.form)
+        size = plan.shape.part_bytes(pending.part, plan.form)
+        self.bytes += size
+        if self._tell_held and length <= start:  # else the engine has ignored it
+            self._note_written(self._tell_held, (start, stop), size)
+
+    def _note_written(self, tell: Callable[[int, int], None], run: Run, size: int) -> None:
+        """Tell that a run is complete, if it ends where those that were complete before begin."""
+        missing = self._missing.pop(run, self._plan.bytes_of(*run)) - size
+        if missing:
+            self._missing[run] = missing
+        elif self._held is None or run[1] == self._held[0]:
+            self._held = run[0], self._held[1] if self._held else run[1]
+            first, last = self._held
+            tell(first, last - BLOCK if self._plan.doubted else last)
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         """End the fetch when the session computes what is on the way before it arrives."""

@@ -97,6 +97,9 @@ class WantingSession:
     costs: ShardCosts
     asked: Callable[[PeerId], None] = lambda peer: None
     """Called with each provider before it is used, if the session computes meanwhile."""
+    held: Callable[[int, int], None] | None = None
+    """Called when a session of a chain, which computes meanwhile, has KV of more positions: the
+    first one, and the one after the last."""
 
     @property
     def chunks(self) -> int:
@@ -175,6 +178,11 @@ class ChunkConnector:
             self.engine.expect_kv(wanted.session, False)
             ready.set()
 
+    def keep(self, session: SessionId) -> None:
+        """Have a session of a chain keep what it has, although it may compute it again."""
+        self.engine.expect_kv(session, True)
+        self.engine.expect_kv(session, False)
+
     async def _begin(
         self, wanted: WantingSession, ready: trio.Event, fetches: Sequence[BesideFetch]
     ) -> None:
@@ -207,7 +215,9 @@ class ChunkConnector:
         wanted.asked(link.peer)
         self.engine.expect_kv(wanted.session, True)  # forget incomplete runs of others
         near = link.status.path in _NEAR
-        fetch = BesideFetch(self._host, self._own, link, self.engine, plan, near=near)
+        fetch = BesideFetch(
+            self._host, self._own, link, self.engine, plan, near=near, held=wanted.held
+        )
         if ready.is_set():
             fetch.begin()
         fetches.append(fetch)

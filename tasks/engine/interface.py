@@ -151,6 +151,10 @@ class Span:
     texts, one by one, and it may be dropped. At a head without the embedding, it has both `tokens`
     and `hidden`, and is answered by a TokenEvent for each position whose input was right. At a
     shard with embedding and head, it has no answer: the loop (`steps`) takes its tokens as guesses.
+
+    A span of a chain's session may begin behind positions that are not computed, if their KV is
+    here (`bring_kv`, or cached when it was opened with `expect_kv`). With `behind`, spans that wait
+    are dropped if they are for positions from there to `start`.
     """
 
     session: SessionId
@@ -166,6 +170,7 @@ class Span:
     top: int = 0  # most likely tokens to report with each token, at most MAX_TOP
     kind: Literal["forward", "backward"] = "forward"  # needs the feature of this name
     draft: bool = False
+    behind: int | None = None  # all stages have the positions from here on that it leaves out
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,9 +406,12 @@ class Engine(Protocol):
         ...
 
     def expect_kv(self, session: SessionId, expected: bool) -> None:
-        """Prepare a session whose shard is a whole model for parts ahead of its length, which
-        `bring_kv` writes while it computes; its steps are short until then. With False, no more
-        arrive, and what is not complete is forgotten."""
+        """Prepare a session for parts ahead of its length, which `bring_kv` writes while it
+        computes. With False, no more arrive, and what is not complete is forgotten.
+
+        If its shard is a whole model, its steps are short until then. Else it keeps what it has,
+        although its first span may compute that again, and a later span may leave it out.
+        """
         ...
 
     async def bring_kv(
@@ -411,7 +419,8 @@ class Engine(Protocol):
     ) -> int:
         """Write a part of the run of positions `start` to `stop` - 1, and return the session's
         length. Parts and runs may come in any order. When the length reaches a run that has arrived
-        in all layers, the session goes on behind it; a run that it has passed is ignored.
+        in all layers, a session with the whole model goes on behind it; a run that it has passed is
+        ignored.
 
         `doubted` means the same as in `write_kv`. Raises EngineError `gap` if the session expects
         no parts, and `bad-state` if it does not fit.

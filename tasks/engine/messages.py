@@ -55,6 +55,7 @@ def span_frame(span: Span) -> tuple[Header, Buffer]:
         *(_source(span), span.want),
         *span.sampling,
         *(span.steps, span.stop_ids, span.kind, span.top, span.draft),
+        *(() if span.behind is None else (span.behind,)),
     )
     if span.tokens is None:
         return header, span.hidden or b""
@@ -98,6 +99,7 @@ class _Span(Row, frozen=True):
     kind: Literal["forward", "backward"]
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)]
     draft: bool
+    behind: Annotated[int, Meta(ge=0, le=_MOST_POSITIONS)] | None = None
 
 
 def parse_span(header: Header, payload: memoryview) -> Span:
@@ -126,6 +128,7 @@ def parse_span(header: Header, payload: memoryview) -> Span:
         stop_ids=said.stop_ids,
         top=said.top,
         draft=said.draft,
+        behind=said.behind,
     )
 
 

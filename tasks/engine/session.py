@@ -162,6 +162,15 @@ class Session:
         """Return whether a later span replaces the positions of a window."""
         return any(later.start <= span.start for later in self.waiting)
 
+    def is_left_out(self, span: Span) -> bool:
+        """Return whether a waiting span leaves out all positions of this one, which every stage of
+        the chain has."""
+        end = span.start + span.count
+        return any(
+            later.behind is not None and later.behind <= span.start and end <= later.start
+            for later in self.waiting
+        )
+
     def raise_epoch(self, epoch: int) -> bool:
         """Adopt a higher epoch and drop the stored answers. Return whether `epoch` was higher."""
         if epoch <= self.epoch:

@@ -119,6 +119,7 @@ class Chains:
                 opened = await self._open_stage(run, index, model, sampling, known)
                 run.note_answer(run.peers[index], self._host.now() - began)
                 run.can_draft &= opened.drafts
+                run.held.opened(index, opened)
                 if run.continuation is None:
                     run.start = min(run.start, opened.cached)
                 else:
@@ -168,7 +169,8 @@ class Chains:
         """
         stages = (*run.peers[:place], hop.peer, *run.peers[place + 1 :])
         order = self._order(run, place, model, sampling)
-        changes = {"stages": stages, "standby": run.peers[place], "resume": 0, "exact": True}
+        changes: dict[str, object] = {"stages": stages, "standby": run.peers[place]}
+        changes |= {"resume": 0, "exact": True, "skips": False}
         await self._courier.meet(hop.peer)
         try:
             header = structs.replace(order, **changes).header()
@@ -203,6 +205,7 @@ class Chains:
             resume=run.continuation.resume if run.continuation else 0,
             exact=run.terms.exact,
             activations=run.activations,
+            skips=run.skips,
         )
 
     async def change(self, run: GenerationRun, before: GenerationRun) -> None:

@@ -18,8 +18,9 @@ from ..routing.defaults import MEASURED_LEAST, MEASURED_TOKENS
 from ..routing.paths import Hop
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, TextDelta
-from .conversation.items import Arrived, Complete, Item, ItemQueue, Needed, Pooled
-from .messages import Need, PooledSpan, Rebuilt, SampledToken, SpanProgress
+from .conversation.heldkv import HeldKv
+from .conversation.items import Arrived, Complete, Item, ItemQueue, LeftOut, Needed, Pooled
+from .messages import Held, Need, PooledSpan, Rebuilt, SampledToken, SpanProgress
 from .surviving.continuing import Continuation
 from .surviving.pace import Pace
 
@@ -256,12 +257,13 @@ class GenerationRun:
         self.new = new  # most tokens to generate
         self.prompt = len(ids)
         # The first position to compute. A sum needs the states of all.
-        self.start = 0 if terms.pooled else _latest_start(self.prompt)
+        self.start = 0 if terms.pooled else self.latest_start
         self.epoch = 1
         self.can_draft = True  # whether all stages compute windows
         # Stages up to this place have inputs from the present stages alone, so what they cache
         # may be named after these (names.py, `names_behind`).
         self.named = len(self.chain) - 1
+        self.held = HeldKv(len(self.chain))
         self.speculation: Speculation | None = None
         self.said: ModelGuesses | None = None  # guesses of a smaller model
         self.continuation: Continuation | None = None  # if the chain was changed
@@ -278,6 +280,23 @@ class GenerationRun:
         self._expected = len(ids)
         self._progress = 0
         self._final = False
+
+    @property
+    def latest_start(self) -> int:
+        """The position from which the prompt is computed even if all of it is cached.
+
+        The last position is always computed, because its output gives the first token of the
+        answer. Computing starts at a block, and at least two positions before the end: engines
+        compute a single position as a continuation of a text, and the result may differ in the last
+        bit.
+        """
+        return max(0, (self.prompt - 2) // BLOCK * BLOCK)
+
+    @property
+    def skips(self) -> bool:
+        """Whether the stages may leave out positions of the prompt of which all of them have the
+        KV. A sum needs the states of all, and a chain that continues rebuilds them."""
+        return len(self.chain) > 1 and not self.terms.pooled and self.continuation is None
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -396,6 +415,14 @@ class GenerationRun:
             if rebuilt.position == rest.resume and waited is False:
                 self.items.put(Complete())
 
+    def take_held(self, sender: PeerId, held: Held) -> None:
+        """Note what a stage has of the prompt's KV. Raises SessionError if another one says so."""
+        if held.index >= len(self.chain) or self.peers[held.index] != sender:
+            raise SessionError("not-yours", "that is another stage's state")
+        self.held.note(held)
+        if self.skips and self.held.becomes_due(self.latest_start):
+            self.items.put(LeftOut())
+
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
         """Record that the stage `sender` no longer hears its neighbour `peer`, or hears it
         again."""
@@ -453,14 +480,3 @@ class GenerationRun:
         place = self.chain.index(hop) + 1
         layers = f"layers {hop.parts.start}:{hop.parts.stop}"
         return f"stage {place} of {len(self.chain)} ({hop.peer}, {layers})"
-
-
-def _latest_start(prompt: int) -> int:
-    """Return the position from which a prompt of `prompt` tokens is computed even if all of it is
-    cached.
-
-    The last position is always computed, because its output gives the first token of the answer.
-    Computing starts at a block, and at least two positions before the end: engines compute a single
-    position as a continuation of a text, and the result may differ in the last bit.
-    """
-    return max(0, (prompt - 2) // BLOCK * BLOCK)

@@ -154,6 +154,7 @@ class Open(EpochMessage, frozen=True):
     exact: bool = False  # whether no KV may stem from copies in int8
     activations: Activations = "exact"  # how the stages send hidden states to each other
     standby: _Peer | None = None  # the stage whose KV this one gets, until it takes its place
+    skips: bool = False  # whether the gateway leaves out positions that all stages have
 
     @property
     def idle(self) -> bool:
@@ -254,6 +255,9 @@ class SpanMessage(EpochMessage, frozen=True):
     A window has `draft`: its tokens are guesses, at most MAX_WINDOW. From the gateway it has a
     `branch`, the position of the last token that was another than guessed. Between stages, the
     payload ends with its token ids, veiled.
+
+    With `behind`, all stages have the KV of the positions from there to `start`, so that spans for
+    these need not be computed.
     """
 
     index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
@@ -264,6 +268,7 @@ class SpanMessage(EpochMessage, frozen=True):
     gateway: _Peer | None = None
     draft: bool = False
     branch: _Before = 0
+    behind: _Before | None = None
 
     def check(self) -> None:
         """Raise ValueError if a window is too long."""
@@ -302,6 +307,16 @@ class SpanProgress(EpochMessage, frozen=True):
 class PooledSpan(SpanProgress, frozen=True):
     """`session.pooled`: progress of a pooled session. The payload is the sum of the final states of
     the positions since the last such message."""
+
+
+class Held(EpochMessage, frozen=True):
+    """`session.held`: stage `index` has the KV of the positions from `start` to before `stop`
+    without computing them. `more` says whether more may arrive."""
+
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
+    start: _Position
+    stop: _Position
+    more: bool
 
 
 class Failed(EpochMessage, frozen=True):
@@ -371,11 +386,14 @@ class Probe(HeaderMessage, frozen=True):
 class SessionOpened(HeaderMessage, frozen=True):
     """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
     `activations` repeats how it sends and expects hidden states. `drafts`: whether it computes
-    windows of drafts for this session."""
+    windows of drafts for this session. `skips`: whether it keeps what it has cached if the session
+    begins earlier, and takes a span behind it. `fetches`: whether KV of others may arrive."""
 
     cached: Natural
     activations: Activations = "exact"
     drafts: bool = False
+    skips: bool = False
+    fetches: bool = False
 
 
 class SessionClosed(HeaderMessage, frozen=True):
@@ -391,8 +409,9 @@ class StageLoad(HeaderMessage, frozen=True):
     `room` is the number of positions that one more session of the asking gateway may have.
     `sessions` are open, and `running` of them compute or wait. `waiting` is the number of their
     spans. For the prompt that was asked about: `wait` is the seconds by which others delay it,
-    `cached` the number of its positions that are probably cached, and `back` the seconds until
-    there is room for its session (0: now).
+    `cached` the number of its positions that are probably cached, `row` the seconds that a row of
+    a prompt took here lately (0: unknown), and `back` the seconds until there is room for its
+    session (0: now).
     """
 
     room: Natural
@@ -402,6 +421,7 @@ class StageLoad(HeaderMessage, frozen=True):
     wait: _Seconds = 0.0
     cached: _Position = 0
     back: _Seconds = 0.0
+    row: _Seconds = 0.0
 
 
 class SessionChanged(HeaderMessage, frozen=True):

@@ -82,7 +82,7 @@ class Stage:
         self._host = host
         self._courier = courier
         self._adapters = StageAdapters(host, courier.peer, adapters)
-        self._chunks = StageChunks(connector)
+        self._chunks = StageChunks(courier, connector)
         self.meter = UsageMeter(courier.peer)
         self.table = table or StageSessions(courier.peer)
         """The shards that are served, and the sessions of all gateways."""
@@ -327,7 +327,8 @@ class Stage:
         held, order = session.served.shard, session.open
         if order.resume:
             session.rebuilding = Rebuilding(order.resume, cached)
-        return Reply(SessionOpened(cached, order.activations, held.drafts).fields())
+        kept = session.skips, session.fetching
+        return Reply(SessionOpened(cached, order.activations, held.drafts, *kept).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:

@@ -115,6 +115,7 @@ class Wire:
         *,
         priority: Priority = Priority.CONTROL,
         timeout: float,
+        within: float = 0.0,
     ) -> Reply:
         if method == "blob.chunk":
             assert priority is Priority.BULK

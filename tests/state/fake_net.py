@@ -92,7 +92,7 @@ class FakeLink:
 
     async def call(
         self, method: str, header: Mapping[str, Any] | None = None, payload: bytes = b"", *,
-        priority: Priority = Priority.CONTROL, timeout: float,
+        priority: Priority = Priority.CONTROL, timeout: float, within: float = 0.0,
     ) -> Reply:  # fmt: skip
         if self.closed is not None:
             raise LinkClosed(self.closed, "closed")

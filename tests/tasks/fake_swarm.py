@@ -266,6 +266,8 @@ class FakeEngine:
         self.kv_tokens = kv_tokens
         self.cached = 0  # positions that it claims to have cached of any prefix
         self.kept: dict[tuple[str, bytes], list[list[int]]] = {}  # rows by owner and name
+        self.ahead: list[list[int]] = []  # rows of a prompt, of which sessions have …
+        self.arrived: dict[SessionId, tuple[int, int]] = {}  # … those from one position to another
         self.adapters: set[str] = set()  # roots of those that are loaded
         self.adapted: list[LoadAdapter] = []  # all commands to load one
         self.refuse_adapter = ""  # the code of the refusal
@@ -410,6 +412,9 @@ class FakeEngine:
         if self.poison is not None and end >= self.poison:
             self.crash()
             return
+        first, last = self.arrived.get(span.session, (0, 0))
+        if first <= len(state.rows) < span.start <= last:
+            state.rows += self.ahead[len(state.rows) : span.start]
         if span.start > len(state.rows) or end == self.fail_at:
             self._fail(state, span, self.fail_code)
             return

@@ -17,6 +17,7 @@ from shoal.transport.handshake.hello import Admission, Hello, OpenSwarm
 from shoal.transport.handshake.secured import SecureStream
 from shoal.transport.handshake.tls import Tls
 from shoal.transport.host.real import RealHost
+from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity
 from shoal.transport.lane import frame as wire
 from shoal.transport.lane.events import GrantedLimits
@@ -68,7 +69,7 @@ def make_node(
     *,
     admission: Admission | None = None,
     limits: Limits | None = None,
-    host: RealHost | None = None,
+    host: Host | None = None,
     shaper: Shaper | None = None,
 ) -> Node:
     """A node with handlers `echo` (inline), `slow` (a task, 50 ms) and stream `upper`."""

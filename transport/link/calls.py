@@ -26,11 +26,12 @@ class Call:
 @dataclass(slots=True)
 class Reply:
     """A successful reply to a call. If `priority` is None, the reply has the priority of the
-    call."""
+    call. It may wait for `within` seconds, so that it leaves with other frames."""
 
     header: dict[str, object] = field(default_factory=dict)
     payload: Bytes = b""
     priority: Priority | None = None
+    within: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ path go through the lane, which turns them into a reply for a caller (`callers.p
 handler, or bytes of a stream. A link without a path continues for a grace period (`grace.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from ..errors import MISHAP, CallRefused, LinkClosed
 from ..handshake.meeting import Identities
 from ..handshake.secured import SecureStream
 from ..host.datagrams import Place
-from ..lane.events import Answered, Called, Cancelled, Ended, Opened, StreamReady
+from ..lane.events import Answered, Called, Cancelled, Ended, Event, Opened, StreamReady
 from ..lane.frame import Bytes, Priority
 from ..lane.lane import Lane
 from ..lane.outbox import OutCall
@@ -35,6 +36,7 @@ from .stream import Stream
 from .streams import LinkStreams
 from .tending import Tending
 
+_CALLS: Final = (Called, Answered)  # events that queue nothing but replies
 _EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
@@ -215,8 +217,11 @@ class Link:
         *,
         priority: Priority = Priority.CONTROL,
         timeout: float,
+        within: float = 0.0,
     ) -> Reply:
         """Call the peer and wait for its reply, at most `timeout` seconds.
+
+        The call may wait here for `within` seconds, so that it leaves with other frames.
 
         Raises CallRefused with the peer's code if the peer refuses the call, with code `timeout` if
         there is no reply in time, and with code `too-large` for a payload over
@@ -230,7 +235,7 @@ class Link:
         answered = None
         full = self._lane.outbox.backlog > self._limits.backlog_bytes
         if not full or await self.callers.room(deadline):
-            call = self._ask(method, header, payload, priority, None if full else now)
+            call = self._ask(method, header, payload, priority, None if full else now, within)
             answered = await self.callers.answer(call, deadline)
         if answered is None:
             raise CallRefused("timeout", f"`{method}` had no reply within {timeout:g} s")
@@ -484,12 +489,14 @@ class Link:
         backlog = self._lane.outbox.backlog
         received = path.connection.received
         self._grace.found()
-        for event in self._lane.receive(path.connection, data, now):
+        self._server.within = inf
+        events = self._lane.receive(path.connection, data, now)
+        for event in events:
             if self.code is not None:
                 return False
             _HANDLERS[type(event)](self, event)
         if self._lane.outbox.has_output(path.connection):
-            path.writer.flush(at_once=True)
+            self._send_replies(path, events)
         if path is not self.paths.used:
             self.paths.heard_beside(path, now, frames=received != path.connection.received)
         if path.connection.eased:
@@ -499,6 +506,19 @@ class Link:
             self.callers.make_room()
         self._account()
         return self.paths.has(path)
+
+    def _send_replies(self, path: LinkPath, events: Sequence[Event]) -> None:
+        """Send what these events have queued on a path: at once, unless it is only replies that may
+        wait, or nothing."""
+        within, writer = self._server.within, path.writer
+        if path.connection.urgent or not all(isinstance(each, _CALLS) for each in events):
+            within = 0.0
+        elif within == inf and not writer.waits:
+            within = 0.0  # something waits for any occasion to leave
+        if within:
+            writer.flush_within(within)
+        else:
+            writer.flush(at_once=True)
 
     def _account(self) -> None:
         """Report the link's memory to the budget. End the link if too many bytes are queued."""
@@ -538,9 +558,12 @@ class Link:
     def _flush(self) -> None:
         self.paths.flush()
 
-    def _answers_wait(self) -> None:
-        """Send the replies of handlers, which have just been queued."""
-        self.paths.flush()
+    def _answers_wait(self, within: float) -> None:
+        """Send the replies of handlers, which have just been queued, within so many seconds."""
+        if within:
+            self.paths.flush_within(within)
+        else:
+            self.paths.flush()
         self._account()
 
     # Calling.
@@ -552,6 +575,7 @@ class Link:
         payload: Bytes,
         priority: Priority,
         now: float | None,
+        within: float,
     ) -> OutCall:
         """Queue a call, and send it if possible. Return the call, for which a reply is awaited."""
         with self._guard.around(self.peer, self._fail, instead=self._closed):
@@ -559,7 +583,10 @@ class Link:
                 call = self._lane.call(method, header, payload, priority)
             except ValueError as error:
                 raise CallRefused("too-large", str(error)) from None
-            self.paths.flush(at_once=not self.callers.waiting, now=now)
+            if within:
+                self.paths.flush_within(within)
+            else:
+                self.paths.flush(at_once=not self.callers.waiting, now=now)
             self._account()
             self._check_alive()
         return call

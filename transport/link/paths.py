@@ -256,6 +256,11 @@ class LinkPaths:
         if self.used is not None:
             self.used.writer.flush(at_once=at_once, now=now)
 
+    def flush_within(self, seconds: float) -> None:
+        """Send waiting frames after so many seconds, or earlier together with others."""
+        if self.used is not None:
+            self.used.writer.flush_within(seconds)
+
     def flush_by(self, at: float) -> None:
         """Schedule a tick at the time `at` or earlier, so that waiting frames leave by then."""
         if self.used is not None and at < self.used.due:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
+from math import inf
 
 import trio
 
@@ -54,8 +55,8 @@ class Handlers:
 class CallServer:
     """Server of one peer's calls and posts.
 
-    `sent` is called when a handler's task has queued its reply. `posts_refused` counts the posts
-    that were refused; posts get no reply.
+    `sent` is called when a handler's task has queued its reply, with the seconds for which that may
+    wait. `posts_refused` counts the posts that were refused; posts get no reply.
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class CallServer:
         lane: Lane,
         handlers: Handlers,
         limits: Limits,
-        sent: Callable[[], None],
+        sent: Callable[[float], None],
     ) -> None:
         self.bytes = 0  # size of the payloads that handler tasks hold
+        self.within = inf
+        """Seconds for which all replies of `serve` may wait since this was set to infinity."""
         self.posts_refused = 0
         """Number of posts whose handler has refused them. Their senders do not hear of it."""
         self._peer = peer
@@ -85,11 +88,11 @@ class CallServer:
         """Run the handler of a call inline and reply, or start a task for it."""
         found = self._handlers.calls.get(event.method)
         if found is None:
-            self._answer(event, Refusal("unknown-method", "no such method"))
+            self._answer_inline(event, Refusal("unknown-method", "no such method"))
             return
         handler, slow = found
         if self._is_busy(event, slow=slow):
-            self._answer(event, Refusal("busy", "too many calls are open"))
+            self._answer_inline(event, Refusal("busy", "too many calls are open"))
             return
         call = Call(self._peer, event.header, event.payload)
         if slow:
@@ -100,7 +103,7 @@ class CallServer:
         except HANDLER_ERRORS as error:
             answer = refusal_of(error)
         if isinstance(answer, _ANSWERS):
-            self._answer(event, answer)
+            self._answer_inline(event, answer)
         else:
             self._start(event, lambda _: answer, call, nursery)
 
@@ -141,23 +144,30 @@ class CallServer:
             del self._open[event.ident]
             self.bytes -= len(event.payload)
         if answer is not None:
-            self._answer(event, answer)
-            self._sent()
+            self._sent(self._answer(event, answer))
 
-    def _answer(self, event: Called, answer: Answer) -> None:
-        """Queue the reply to a call. A post gets none; its refusals are counted."""
+    def _answer_inline(self, event: Called, answer: Answer) -> None:
+        """Queue the reply to a call while `serve` runs."""
+        self.within = min(self.within, self._answer(event, answer))
+
+    def _answer(self, event: Called, answer: Answer) -> float:
+        """Queue the reply to a call. A post gets none; its refusals are counted.
+
+        Return the seconds for which the reply may wait.
+        """
         if event.post:
             self.posts_refused += isinstance(answer, Refusal)
-            return
+            return inf
         if isinstance(answer, Reply):
             priority = event.priority if answer.priority is None else answer.priority
             try:
                 payload = stable(answer.payload, self._limits.message_bytes)
                 self._lane.reply(event.ident, answer.header, payload, priority)
-                return
+                return answer.within
             except ValueError as error:
                 answer = Refusal("too-large", str(error))
         self._lane.refuse(event.ident, answer.code, answer.message, event.priority)
+        return 0.0
 
 
 def stable(payload: Bytes | bytearray, limit: int) -> Bytes:

@@ -41,11 +41,17 @@ class LaneWriter:
         self._busy = True  # whether the task is writing, or has not started
         self._idle = trio.lowlevel.ParkingLot()
         self._flushed = 0.0  # time of the last write in a caller's context
+        self._due = inf  # time by which frames must leave that wait for others
 
     @property
     def has_output(self) -> bool:
         """Whether the lane has frames queued for this path."""
         return self._lane.outbox.has_output(self._connection)
+
+    @property
+    def waits(self) -> bool:
+        """Whether queued frames wait for others (`flush_within`)."""
+        return self._due < inf
 
     def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
         """Send queued frames now. If the task is writing, leave them to the task.
@@ -71,6 +77,15 @@ class LaneWriter:
         if self._path.blocked or self.has_output or self._connection.bulk_at < inf:
             self.wake()
 
+    def flush_within(self, seconds: float) -> None:
+        """Send queued frames after so many seconds, or earlier together with others."""
+        if self._busy:
+            return
+        at = self._host.now() + seconds
+        if at < self._due:
+            self._due = at
+            self._idle.unpark()
+
     def _take(self, now: float) -> bytes:
         """Return the next frames as bytes, at most a batch and what the caps allow."""
         meter, batch = self._meter, self.batch
@@ -90,11 +105,13 @@ class LaneWriter:
             self._idle.unpark()
 
     async def run(self) -> None:
-        """Send queued frames until the path is lost, and keep few bytes in the kernel's buffer."""
+        """Send queued frames until the path is lost, and keep few bytes in the kernel's buffer.
+
+        The first ones leave together with the listener's hello, which was held back for them.
+        """
         secured = self._path
         try:
             while True:
-                await secured.drain()
                 began = self._host.now()
                 data = self._take(began)
                 if data:
@@ -106,21 +123,26 @@ class LaneWriter:
                         self.set_pace(self._host.now() - began)
                 else:
                     await self._rest()
+                await secured.drain()
         except PathLost:
             secured.close()
 
     async def _rest(self) -> None:
         """Wait until there are frames to send, or until the queued ones may leave."""
         self._busy = False
-        at, self._connection.bulk_at = self._connection.bulk_at, inf
+        least, self._connection.bulk_at = self._connection.bulk_at, inf
         if self._meter is not None:
-            at = min(at, self._meter.again_at)
-        if at == inf:
-            await self._idle.park()
-        else:
-            with trio.CancelScope(deadline=at):
+            least = min(least, self._meter.again_at)
+        while not self._busy:
+            at = min(least, self._due)
+            if at == inf:
                 await self._idle.park()
-            self._busy = True
+                continue
+            with trio.CancelScope(deadline=at) as scope:
+                await self._idle.park()
+            if scope.cancelled_caught:
+                self._busy = True
+        self._due = inf
 
     def set_pace(self, seconds: float) -> None:
         """Adapt `batch` to the number of seconds that the last batch took to leave.

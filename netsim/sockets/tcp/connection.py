@@ -8,6 +8,7 @@ import errno
 from typing import Final
 
 from .defaults import (
+    DELAYED_ACK_MOST_S,
     DELAYED_ACK_S,
     FIN_WAIT_S,
     INFINITY,
@@ -172,7 +173,15 @@ class TcpConnection(Sender):
             return False
         self._learn(segment)
         self._establish(segment, now)
-        self.ack_now = True
+        if self.interactive:
+            # As in Linux (tcp_rcv_synsent_state_process), the ACK waits for the first data. Data
+            # that follows soon also ends the quick acknowledgements.
+            self.interactive = False
+            self.data_at = now
+            self.ack_at = now + DELAYED_ACK_MOST_S
+            self.wake = min(self.wake, self.ack_at)
+        else:
+            self.ack_now = True
         return True
 
     def _establish(self, segment: TcpSegment, now: float) -> None:
@@ -350,6 +359,15 @@ class TcpConnection(Sender):
         """Queue and send these bytes. The caller checks that there is space for them."""
         self.outbox.add(data, self.piece)
         self.flush(now)
+
+    def set_quick(self, quick: bool, now: float) -> None:
+        """Acknowledge at once (TCP_QUICKACK), or together with data that soon follows. Either lasts
+        until the connection itself decides otherwise.
+        """
+        self.interactive = not quick
+        if quick and self.ack_at < INFINITY:
+            self.ack_now = True
+            self.flush(now)
 
     def shutdown(self, now: float) -> None:
         """Send FIN after the queued data, because the program will write no more."""

@@ -40,6 +40,10 @@ DupThresh).
 
 # Acknowledgements.
 DELAYED_ACK_S: Final = 0.04
+DELAYED_ACK_MOST_S: Final = 0.2
+"""Time in seconds for which the ACK of a SYN waits for data that carries it, if the program has
+turned TCP_QUICKACK off (TCP_DELACK_MAX).
+"""
 QUICK_ACKS: Final = 16
 """Number of segments that are acknowledged without delay, at the start or after a pause."""
 SACK_BLOCKS: Final = 3

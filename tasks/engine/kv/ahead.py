@@ -3,6 +3,9 @@
 Parts belong to runs of positions, which arrive in any order. When the session reaches a run that is
 there in all layers, it goes on behind it. A run that it has reached before is computed. So a fetch
 delays nothing, however slow it is.
+
+All stages of a chain must leave out the same positions. So their sessions compute what they are
+sent, and leave out only what a span leaves out that begins later.
 """
 
 from collections.abc import Callable
@@ -41,6 +44,11 @@ class RunsAhead:
     moment at which a run is used.
     """
 
+    chained = False
+    """Whether the session is one of a chain, so that its spans say what it leaves out."""
+    begun = False
+    """Whether a session of a chain has begun with its first span."""
+
     def __init__(self, layers: int, now: float) -> None:
         self._layers = layers
         self._began = now
@@ -65,6 +73,12 @@ class RunsAhead:
 
     def _drop(self, run: tuple[int, int]) -> None:
         del self._got[run], self._lack[run]
+
+    def chain(self, length: int, *, begun: bool) -> None:
+        """Note that the session is one of a chain, and has the first `length` positions."""
+        self.chained, self.begun = True, begun
+        if length:
+            self._stops[0] = length
 
     def settle(self, *, expected: bool) -> None:
         """Forget the runs that are not complete, because a fetch begins or has ended."""
@@ -93,6 +107,8 @@ class RunsAhead:
         `row_s` for each row."""
         ends = [run[0] for run in self._got] + list(self._stops)
         most = min([end - position for end in ends if end > position], default=1 << 24)
+        if self.chained:
+            return 1 << 24
         if not self.expected or row_s <= 0:
             return most
         seconds = max(AHEAD_PART * (now - self._began), AHEAD_STEPS * fixed_s)
@@ -111,19 +127,57 @@ def go_on(session: Session) -> None:
     if table.dropped:  # what arrives may be of another text
         session.ahead, table.held = None, 0
         return
-    began = table.length
-    end = ahead.reached(began)
-    stop = end - BLOCK if ahead.doubted else end
-    if stop > began and session.doubt is None:
-        if ahead.inexact:
-            table.mark_inexact(began // BLOCK)
-        if ahead.doubted:
-            table.withhold()
-            values = session.shard.compute.kept_kv(table.spans(stop, end))
-            session.doubt = Doubt(stop, values, began)
-        table.take(stop)
+    if ahead.chained and not ahead.begun:
+        return
+    if not ahead.chained:
+        began, stop = table.length, _usable(session, ahead)
+        if stop > began and session.doubt is None:
+            _doubt(session, ahead, stop)
+            table.take(stop)
     if not ahead.prune(table.length):
         session.ahead, table.held = None, 0
+
+
+def _usable(session: Session, ahead: RunsAhead) -> int:
+    """Return the position at which a session may continue. Behind it there is a block to compare,
+    if what has arrived is doubted."""
+    end = ahead.reached(session.table.length)
+    return end - BLOCK if ahead.doubted else end
+
+
+def _doubt(session: Session, ahead: RunsAhead, stop: int) -> None:
+    """Note from where on a session's values stem from what has arrived, and what its next block
+    must be."""
+    table, compute = session.table, session.shard.compute
+    if ahead.inexact:
+        table.mark_inexact(table.length // BLOCK)
+    if ahead.doubted:
+        table.withhold()
+        values = compute.kept_kv(table.spans(stop, stop + BLOCK))
+        session.doubt = Doubt(stop, values, table.length)
+
+
+def go_to(session: Session, start: int) -> None:
+    """Let a session begin a span at the position `start`.
+
+    A session of a chain keeps what it has found from there on, because a later span may leave it
+    out. A span that leaves out positions does so only if all of them are here. Raises EngineError
+    `gap` if they are not.
+    """
+    ahead, table = session.ahead, session.table
+    if ahead is not None and ahead.chained and not table.dropped:
+        whole = start % BLOCK == 0
+        if start < table.length and whole and not ahead.begun:
+            table.step_back(start)
+        elif start > table.length and whole and table.length % BLOCK == 0:
+            # A step may write to all of its last block, so a part of one may have no KV.
+            compared = session.doubt is None or not ahead.doubted
+            if compared and start <= _usable(session, ahead):
+                _doubt(session, ahead, start)
+                table.fill(start)
+        ahead.begun = True
+    if start > table.length:
+        raise EngineError("gap", f"the span starts at {start}, {table.length} positions are cached")
 
 
 class KvAhead:
@@ -141,12 +195,13 @@ class KvAhead:
         self._clock = clock
 
     def expect(self, session: Session, expected: bool) -> None:
-        """Prepare a session for parts, or release what is left of them. A session that passes
-        hidden states on computes all positions, so it can take none."""
-        parts, shard = session.shard.compute.parts, session.shard
-        able = parts.embedding and parts.head and shard.reuses and not session.table.dropped
-        if expected and session.ahead is None and able:
+        """Prepare a session for parts, or release what is left of them."""
+        table, shard = session.table, session.shard
+        parts = shard.compute.parts
+        if expected and session.ahead is None and shard.reuses and not table.dropped:
             session.ahead = RunsAhead(len(shard.layer_range), self._clock())
+            if not (parts.embedding and parts.head):
+                session.ahead.chain(table.length, begun=table.written)
         if session.ahead is not None:
             session.ahead.settle(expected=expected)
             self._arrived(session)

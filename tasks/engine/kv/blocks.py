@@ -317,9 +317,23 @@ class BlockTable:
         # A session may compute again what it has found under its names, but nothing else.
         (self.truncate if self._written else self._shorten)(start)
         self._written = True
-        copies = self._own_last() if start % BLOCK else []
+        if len(self._blocks) > self._full:
+            copies = self._own(start, end)
+        else:
+            copies = self._own_last() if start % BLOCK else []
         self._allocate(end)
         return copies
+
+    def step_back(self, start: int) -> None:
+        """Let the positions from `start` on be computed again, and keep what there is of them:
+        `fill` may leave some of them out. `start` is the first position of a block."""
+        self.held = max(self.held, self.length)
+        self.length, self._named = start, min(self._named, start // BLOCK)
+
+    @property
+    def written(self) -> bool:
+        """Whether the session has computed anything."""
+        return self._written
 
     def grow(self, end: int) -> list[BlockCopy]:
         """Take blocks for the positions up to `end`, which is promised, and drop none.
@@ -368,6 +382,25 @@ class BlockTable:
         self._append(own)
         self._pool.release(last)
         return [BlockCopy(last, own)]
+
+    def _own(self, start: int, end: int) -> list[BlockCopy]:
+        """Make the blocks of the positions `start` to `end` - 1 writable that the table has. Copies
+        those that other tables have, and removes the others' names."""
+        copies = []
+        for index in range(start // BLOCK, min(blocks_for(end), len(self._blocks))):
+            block = self._blocks[index]
+            if not self._pool.is_shared(block):
+                self._pool.unname(block)
+                continue
+            (own,) = self._pool.allocate(1, self._blocks[index - 1] if index else -1)
+            copies.append(BlockCopy(block, own))
+            self._blocks[index] = own
+            self._pool.release(block)
+        if copies:
+            blocks, self._blocks, self.runs = self._blocks, [], []
+            for block in blocks:
+                self._append(block)
+        return copies
 
     def fill(self, length: int) -> None:
         """Record that the positions below `length` are computed, and offer full blocks with a name

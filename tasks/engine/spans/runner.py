@@ -10,7 +10,7 @@ from ..defaults import REFERENCE_PART, REFERENCE_SAVED
 from ..errors import EngineError
 from ..interface import SessionId, Span
 from ..kv import ahead, arrival
-from ..kv.blocks import BlockCopy
+from ..kv.blocks import BLOCK, BlockCopy
 from ..kv.hostcopies import HostCopies
 from ..kv.states import StateUse
 from ..messages import parse_span
@@ -106,6 +106,7 @@ class Runner:
             return
         session.waiting.append(span)
         self._drop_overtaken(session, span)
+        self._drop_left_out(session)
         self._next(session)
 
     def resume(self) -> None:
@@ -163,6 +164,18 @@ class Runner:
             session.current = None
             self.answers.dropped(session, current.span)
 
+    def _drop_left_out(self, session: Session) -> None:
+        """Drop the span in progress if a waiting one leaves out its positions.
+
+        Waiting spans are dropped in their turn, so that all answers come in order.
+        """
+        current = session.current
+        if current is None or current.position % BLOCK:  # the rest of its block has no KV
+            return
+        if session.is_left_out(current.span):
+            session.current = None
+            self.answers.dropped(session, current.span)
+
     def cancel(self, name: object) -> None:
         session = self._sessions.get(name) if isinstance(name, bytes) else None
         if session is not None:
@@ -192,7 +205,8 @@ class Runner:
         while session.current is None and session.waiting:
             span = session.waiting.popleft()
             key = (span.epoch, span.start, span.count)
-            if span.draft and not self._is_current(session, span):
+            stale = span.draft and not self._is_current(session, span)
+            if stale or session.is_left_out(span):
                 self.answers.dropped(session, span)
                 continue
             answer = None if span.draft else session.kept(key)
@@ -225,14 +239,10 @@ class Runner:
 
     def _begin(self, session: Session, span: Span, key: tuple[int, int, int]) -> SpanInProgress:
         """Begin with a span. Raises EngineError if its input is invalid."""
-        length = session.table.length
-        if span.start > length:
-            raise EngineError(
-                "gap", f"the span starts at {span.start}, {length} positions are cached"
-            )
+        arrival.begin(session)
+        ahead.go_to(session, span.start)
         if not span.draft:
             session.sampled = None
-        arrival.begin(session)
         compute = session.shard.compute
         if span.hidden is not None and session.packed:
             source = compute.unpacked(span.hidden, span.count)

@@ -10,8 +10,6 @@ from ....transport.host.seam import Host
 from ...defaults import (
     EMIT_PACE,
     JOB_PACE,
-    PREFILL_BYTES,
-    PREFILL_TOKENS,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
@@ -24,7 +22,8 @@ from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
 from .advancing import Advancing
 from .guessing import Guessing
-from .items import Arrived, Complete, Faster, Item, Needed, Pooled
+from .heldkv import prompt_spans
+from .items import Arrived, Complete, Faster, Item, LeftOut, Needed, Pooled
 from .opening import Opening
 from .replacing import Replacing
 from .standing import Standing
@@ -121,10 +120,10 @@ class Conversation:
     async def _exchange(self, talk: Talk, run: GenerationRun) -> bool:
         """Converse as `_converse` does. Raises StageLost if a stage is lost."""
         watch = Watch(self._host, self._courier, run)
-        spans = _prompt_spans(run, talk.model.hidden)
+        spans = prompt_spans(run, talk.model.hidden)
         await self._recall(talk, run)
         if run.continuation is None or not run.continuation.lacking:
-            self._begin(run, spans)
+            self._fill(run, spans)
         else:
             self._rebuild(run, run.continuation.lacking)
         await self._windows.begin(talk, run)
@@ -139,11 +138,15 @@ class Conversation:
                 if isinstance(item, SessionError):
                     raise item
                 if isinstance(item, SpanProgress | Pooled):
-                    self._feed(run, spans)
+                    run.held.passed(item.position)
+                    self._fill(run, spans)
                 elif isinstance(item, Needed):
                     self._replay(run, item)
+                elif isinstance(item, LeftOut):
+                    run.held.under_way.clear()
+                    self._fill(run, spans)
                 elif isinstance(item, Complete):
-                    self._begin(run, spans)
+                    self._fill(run, spans)
                 elif isinstance(item, Faster) and await self._replacing.advance(talk, run, item):
                     return False
             if talk.must_yield:
@@ -185,10 +188,12 @@ class Conversation:
                 raise lost_stage(run, head, error.message) from None
             raise SessionError(code, f"{run.describe(-1)}: {error.message}") from None
 
-    def _begin(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
-        """Send the first spans of the prompt, or the last token of a chain that continues."""
-        for _ in range(min(len(run.chain) + 1, SPANS_UNDER_WAY)):
-            self._feed(run, spans)
+    def _fill(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
+        """Send the next spans of the prompt, or the last token of a chain that continues, so that
+        as many are under way as all stages can compute."""
+        most = min(len(run.chain) + 1, SPANS_UNDER_WAY)
+        while len(run.held.under_way) < most and self._feed(run, spans):
+            pass
 
     def _rebuild(self, run: GenerationRun, places: Collection[int]) -> None:
         """Have stages ask for what they lack. All stages are open now."""
@@ -205,12 +210,14 @@ class Conversation:
             self._post(run, 0, "session.span", span, run.ids[start : start + count])
             start += count
 
-    def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
-        """Send the next prompt span, if any, to the first stage. Raises StageLost if it has no
-        link."""
+    def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> bool:
+        """Send the next prompt span to the first stage. Return whether there was one. Raises
+        StageLost if the stage has no link."""
         if (span := next(spans, None)) is None:
-            return
+            return False
         self._post(run, 0, "session.span", span, run.ids[span.start : span.start + span.count])
+        run.held.under_way.append(span.start + span.count)
+        return True
 
     def _post(
         self,
@@ -225,20 +232,3 @@ class Conversation:
             self._courier.post(run.peers[place], method, message.header(), pack_tokens(tokens))
         except LinkClosed as error:
             raise lost_stage(run, run.peers[place], error.message) from None
-
-
-def _prompt_spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:
-    """Yield the messages that carry the prompt, in spans of bounded size.
-
-    `hidden` is the number of values in a hidden state. Only the last span requests a token, and in
-    a pooled session none.
-    """
-    step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
-    first = run.start
-    while first < run.prompt:
-        count = min(step, run.prompt - first)
-        if run.prompt - first - count == 1 < count:  # a single position is no part of a prompt
-            count -= 1
-        last = first + count == run.prompt and not run.terms.pooled
-        yield SpanMessage(run.session, run.epoch, 0, first, count, last, 0.0)
-        first += count

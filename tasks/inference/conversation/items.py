@@ -41,13 +41,18 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """All stages have the KV of positions that were sent already, and of those behind them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Faster:
     """A chain that is faster than the session's. Stages that only it has are standbys now."""
 
     chain: tuple[Hop, ...]
 
 
-Item = Arrived | Pooled | SpanProgress | Needed | Complete | Faster | SessionError
+Item = Arrived | Pooled | SpanProgress | Needed | Complete | LeftOut | Faster | SessionError
 """A message of the chain, a faster chain, or the error that ends the session."""
 
 

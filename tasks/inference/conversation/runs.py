@@ -11,6 +11,7 @@ from ..courier import Courier
 from ..generation import GenerationRun, Model
 from ..messages import (
     Failed,
+    Held,
     Need,
     PooledSpan,
     Quiet,
@@ -43,6 +44,7 @@ class OpenRuns:
         courier.handle("session.quiet", self._on_quiet)
         courier.handle("session.tokens", self._on_tokens)
         courier.handle("session.rebuilt", self._on_rebuilt)
+        courier.handle("session.held", self._on_held)
         courier.on_link_lost(self._link_lost)
         courier.watch_links(self._waits_for)
 
@@ -147,6 +149,15 @@ class OpenRuns:
         except SessionError as error:
             return Refusal(error.code, error.message)
         run.take_rebuilt(rebuilt, self._host.now())
+        return Reply()
+
+    def _on_held(self, call: Call) -> Reply | Refusal:
+        try:
+            held = Held.parse(call.header)
+            run, _ = self._find(call, held.session, held.epoch, head=False)
+            run.take_held(call.peer, held)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
         return Reply()
 
     def _on_failed(self, call: Call) -> Reply | Refusal:

@@ -160,7 +160,8 @@ class StageInputs:
         if not session.begun:  # a session whose chain did not open was of no use
             session.begun = True
             self._meter.opened(session.use)
-        session.queued.append(WaitingSpan(size, message.seconds, message.token, message.draft, ids))
+        told = message.seconds, message.token, message.draft, ids, message.behind
+        session.queued.append(WaitingSpan(size, *told))
         session.reached = max(session.reached, message.start + message.count)
         self._meter.read(session.use, 0 if session.asked else message.count)
         session.asked = session.asked or message.token
@@ -178,6 +179,7 @@ class StageInputs:
             stop_ids=order.stop_ids or (),
             top=order.top,
             draft=message.draft,
+            behind=message.behind,
         )
         try:
             self._parts.engine.submit(span)

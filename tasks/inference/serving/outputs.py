@@ -96,6 +96,7 @@ class StageOutputs:
             token=before.token,
             seconds=before.seconds + event.seconds,
             draft=before.draft,
+            behind=before.behind,
         )
         data = b"".join((event.data, before.veiled)) if before.draft else event.data
         if before.draft or event.count <= BLOCK:

@@ -54,7 +54,7 @@ class WaitingSpan:
     """A span that the engine has not answered yet.
 
     `size` is that of its input in bytes. `veiled` are the token ids of a window, as the next stage
-    gets them.
+    gets them. `behind` is where the positions begin that it leaves out, or None.
     """
 
     size: int
@@ -62,6 +62,7 @@ class WaitingSpan:
     token: bool = False  # whether a token is requested
     draft: bool = False
     veiled: bytes = b""
+    behind: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +98,8 @@ class StageSession:
     ended: bool = False  # whether the last token was sent
     beside: bool = False  # whether KV of others may arrive while it computes its prompt
     fetch: trio.CancelScope = field(default_factory=trio.CancelScope)  # of that KV
+    skips: bool = False  # whether its spans may leave out positions that all stages have
+    fetching: bool = False  # whether the gateway will hear of more of them
 
     def right(self, end: int) -> int:
         """Note that the inputs below `end` were right. Return how many tokens of the answer follow

@@ -38,10 +38,11 @@ class SentLog:
         return self.sent[-1].start + self.sent[-1].count if self.sent else 0
 
     def append(self, epoch: int, start: int, count: int, data: bytes | memoryview) -> None:
-        """Append a span. Positions from `start` that are already in the log are dropped first."""
+        """Append a span. Positions from `start` that are already in the log are dropped first, and
+        so are all before it if it leaves some out: the log has no holes."""
         if not self.complete:
             return
-        self.truncate(start)
+        self.truncate(start if start <= self.length else 0)
         if not self._budget.take(len(data)):
             self.drop()
             return

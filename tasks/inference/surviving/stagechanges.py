@@ -88,6 +88,7 @@ class StageChanges:
             standby=None,  # it takes the place that it was ready for
         )
         self._all.rename(session, order)
+        session.fetch.cancel()  # the gateway leaves nothing out any more
         session.begin_epoch(Rebuilding(message.resume, session.passed))
         session.heard = self._host.now()
         return min(session.passed, message.resume)

@@ -16,6 +16,7 @@ from shoal.tasks.chunks.beside import BesideFetch
 from shoal.tasks.chunks.connector import ChunkConnector
 from shoal.tasks.chunks.provider import ChunkProvider
 from shoal.tasks.engine.interface import KvForm, KvRange
+from shoal.tasks.inference.conversation import heldkv
 from tests.marks import in_ci
 
 _WIRE = PipeSpec(rate=1e8 / 8, delay=0.0002)
@@ -207,5 +208,108 @@ def test_a_gateway_of_its_own_finds_nothing() -> None:
         assert again == text
         assert all(len(provider(each).store) for each in (a, b))
         assert not any(connector(each).fetched_bytes for each in (a, b))
+
+    run(body)
+
+
+# Chains of two stages. The second one is replaced, and the first one has cached the prompt.
+
+
+async def chain(world: World, *, private: bool) -> list[DaemonHandle]:
+    """Start a first stage, two replicas of the second one, and a gateway."""
+    ends: list[dict[str, Any]] = [{"profile": SLOW, "model": "tiny", "layers": (3, 6)}] * 2
+    if private:
+        a = await world.host("a", link=LAN).start(private=True, profile=SLOW, layers=(0, 3))
+        others = [await joined(world, name, a, **ends[0]) for name in ("b", "c")]
+        asker = await joined(world, "asker", a, engine=False)
+    else:
+        a = await world.host("a", link=LAN).start(profile=SLOW, layers=(0, 3))
+        others = [
+            await world.host(name, link=LAN).start(bootstrap=[a], **ends[0]) for name in ("b", "c")
+        ]
+        asker = await world.host("asker", link=LAN).start(bootstrap=[a, *others], engine=False)
+    for daemon in (a, *others):
+        await daemon.serving()
+    for daemon in (asker, *others):
+        await daemon.until(lambda status: status["peers"] == 3)
+    return [a, *others, asker]
+
+
+@pytest.fixture
+def left_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of positions that gateways have left out."""
+    found, asked = list[int](), heldkv._left_out
+
+    def note(run: Any, first: int) -> tuple[int, int | None]:
+        start, behind = asked(run, first)
+        found.extend([start - behind] if behind is not None else [])
+        return start, behind
+
+    monkeypatch.setattr(heldkv, "_left_out", note)
+    return found
+
+
+async def over_both(
+    daemons: list[DaemonHandle], spoil: Callable[[DaemonHandle], None] = lambda _: None
+) -> tuple[list[str], list[float]]:
+    """Return the texts of chains with each of the replicas, and the seconds that they took. The one
+    that answers first takes no more sessions then, but gives its chunks, which `spoil` may spoil.
+    """
+    *_, asker = daemons
+    texts, seconds = list[str](), list[float]()
+    for _ in range(2):
+        began = trio.current_time()
+        answer = await asker.generate(LONG, raw=True, max_tokens=8)
+        seconds.append(trio.current_time() - began)
+        texts.append(str(answer["text"]))
+        await trio.sleep(3)
+        for served in [each for each in daemons[1:3] if len(provider(each).store)][:1]:
+            spoil(served)
+            served.node.stage.withdraw()
+    return texts, seconds
+
+
+@pytest.mark.parametrize("private", [True, *in_ci(False)])
+def test_a_chain_leaves_out_what_its_new_stage_has_fetched(
+    private: bool, left_out: list[int]
+) -> None:
+    async def body(world: World) -> None:
+        daemons = await chain(world, private=private)
+        texts, seconds = await over_both(daemons)
+        assert texts[0] == texts[1]
+        assert sum(left_out) >= 240, "a doubted block is computed"
+        assert seconds[1] < 0.85 * seconds[0]
+        assert sum(connector(each).fetched_bytes for each in daemons[1:3]) > 0
+
+    run(body)
+
+
+@pytest.mark.ci
+def test_a_provider_that_gives_a_chain_nothing_makes_the_answer_hardly_later(
+    left_out: list[int],
+) -> None:
+    def silence(daemon: DaemonHandle) -> None:
+        engine: Any = SilentEngine()
+        provider(daemon)._engine = engine
+
+    async def body(world: World) -> None:
+        texts, seconds = await over_both(await chain(world, private=True), silence)
+        assert texts[0] == texts[1] and not left_out
+        assert seconds[1] < 1.1 * seconds[0]
+
+    run(body)
+
+
+@pytest.mark.ci
+def test_wrong_values_for_a_stage_of_a_chain_are_found(left_out: list[int]) -> None:
+    def spoil(daemon: DaemonHandle) -> None:
+        engine: Any = LyingEngine(daemon.engine)
+        provider(daemon)._engine = engine
+
+    async def body(world: World) -> None:
+        daemons = await chain(world, private=False)
+        texts, _ = await over_both(daemons, spoil)
+        assert texts[0] == texts[1] and left_out
+        assert any(connector(each).shy_until for each in daemons[1:3])
 
     run(body)

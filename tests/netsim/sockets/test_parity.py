@@ -947,6 +947,44 @@ def test_an_answer_carries_the_acknowledgement_of_its_request(run: Any) -> None:
     assert run(scenario) == ((2, 2), (2, 1))
 
 
+def test_the_first_data_carries_the_acknowledgement_of_the_syn(run: Any) -> None:
+    async def shake(quick: int) -> int:
+        listener, port = await listening()
+        near = tcp()
+        near.setsockopt(stdlib.IPPROTO_TCP, stdlib.TCP_QUICKACK, quick)
+        assert segments_of(near) == 0  # the simulator counts from here on
+        await near.connect((LOOP4, port))
+        await near.send(bytes(1400))  # as in a TLS handshake
+        far, _ = await listener.accept()
+        await far.recv(2000)
+        await far.send(bytes(1000))
+        await near.recv(2000)
+        await near.send(bytes(700))
+        await far.recv(2000)
+        return segments_of(near)
+
+    async def scenario() -> Any:
+        return await shake(1), await shake(0)
+
+    # The SYN and the data; and without the option, an acknowledgement before each of them.
+    assert run(scenario) == (5, 3)
+
+
+def test_a_delayed_acknowledgement_leaves_at_once_on_request(run: Any) -> None:
+    async def scenario() -> Any:
+        near, far = await pair()
+        near.setsockopt(stdlib.IPPROTO_TCP, stdlib.TCP_QUICKACK, 0)
+        await far.send(b"data")
+        await near.recv(10)
+        counts = [segments_of(near)]
+        near.setsockopt(stdlib.IPPROTO_TCP, stdlib.TCP_QUICKACK, 1)
+        await trio.sleep(0.01)
+        counts.append(segments_of(near))
+        return counts[1] - counts[0]
+
+    assert run(scenario) == 1
+
+
 # Trio's streams over TCP.
 
 

@@ -28,6 +28,7 @@ class FakeEndpoint:
     def __init__(self) -> None:
         self.peer = OWN
         self.admitted: Admitted | None = None
+        self.round_trip: float | None = None  # of the link in seconds
         self.told: dict[str, Any] = {}
 
     def handle(self, method: str, handler: Any) -> None:
@@ -43,7 +44,9 @@ class FakeEndpoint:
         self.told["lost"] = callback
 
     def link(self, peer: PeerId) -> Any:
-        return None if self.admitted is None else link(peer, self.admitted)
+        if self.admitted is None:
+            return None
+        return link(peer, self.admitted, round_trip=self.round_trip)
 
 
 class FakeUpkeep:
@@ -70,9 +73,11 @@ class Book:
         return Role.CLIENT if ident == b"code" else None
 
 
-def link(peer: PeerId, admitted: Admitted, *, dialled: bool = True) -> Link:
+def link(
+    peer: PeerId, admitted: Admitted, *, dialled: bool = True, round_trip: float | None = None
+) -> Link:
     status = SimpleNamespace(admitted=admitted, dialled=dialled)
-    return cast(Link, SimpleNamespace(peer=peer, status=status))
+    return cast(Link, SimpleNamespace(peer=peer, status=status, round_trip=round_trip))
 
 
 class Node:
@@ -214,6 +219,9 @@ def test_revocation_is_cleared_by_a_link_to_its_reporter() -> None:
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     assert len(node.sentences) == 1
     node.endpoint.admitted = Admitted(SWARM, b"mark")  # the peer has dialled this node
+    node.grouping.report()
+    assert len(node.sentences) == 1, "the peer may yet refuse this node"
+    node.endpoint.round_trip = 0.01
     node.grouping.report()
     assert node.sentences == []
 

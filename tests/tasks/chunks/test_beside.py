@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from shoal.dht.kv.index import KvFound, KvProvider
+from shoal.tasks.chunks.beside import BesideFetch
 from shoal.tasks.chunks.choice import compute_seconds
 from shoal.tasks.chunks.connector import ChunkConnector, NodeFunctions, WantingSession
 from shoal.tasks.chunks.naming import CHUNK
@@ -356,3 +357,89 @@ async def test_no_other_provider_answers_for_what_a_liar_has_sent(autojump_clock
     await world.answer()
     assert world.engine.taken and world.refuted == [GIVER.peer]
     assert world.asked == [GIVER.peer]
+
+
+# Sessions of chains go on only when a span says so, so their stages tell what has arrived.
+
+
+class WaitingEngine(ComputingEngine):
+    """Engine whose session computes nothing and goes on by itself never. It answers after
+    `pause` seconds."""
+
+    pause = 0.0
+
+    async def bring_kv(
+        self, session: bytes, part: bytes, start: int, stop: int, *, doubted: bool = False
+    ) -> int:
+        await trio.lowlevel.checkpoint()
+        self.taken.append(CODEC.parse(memoryview(part), "").range)
+        length = self.length
+        await trio.sleep(self.pause)
+        return length
+
+
+class ChainedWorld(World):
+    """A session of a chain, and what its stage tells: `told`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine: WaitingEngine = WaitingEngine()
+        anything: Any = self.engine
+        self.connector.engine = anything
+        self.told: list[tuple[int, int]] = []
+        self.link.rate = self.size / ALONE * 4
+
+    async def fetch(self, seconds: float = ALONE) -> None:
+        """Fetch for a session that computes, until the fetch ends or for so long."""
+        wanted = self.wanted(held=lambda start, stop: self.told.append((start, stop)))
+        with trio.move_on_after(seconds):
+            await self.connector.beside(wanted, trio.Event())
+
+
+async def test_a_chain_is_told_of_each_chunk_that_is_complete(autojump_clock: object) -> None:
+    world = ChainedWorld()
+    await world.fetch()
+    assert world.told == [(start, END) for start in range(END - CHUNK, -1, -CHUNK)]
+
+
+async def test_a_chain_is_told_that_a_doubted_block_is_to_be_computed(
+    autojump_clock: object,
+) -> None:
+    world = ChainedWorld()
+    world.connector._around = replace(world.connector._around, trusts=lambda _: False)
+    await world.fetch()
+    assert {stop for _, stop in world.told} == {END - 16}
+
+
+async def test_a_chain_is_not_told_of_what_the_engine_has_ignored(autojump_clock: object) -> None:
+    """The session had begun to compute it."""
+    world = ChainedWorld()
+    world.engine.length = 5 * CHUNK + 1
+    await world.fetch()
+    assert min(part.start for part in world.engine.taken) <= 5 * CHUNK
+    assert world.told == [(7 * CHUNK, END), (6 * CHUNK, END)]
+
+
+async def test_a_chain_is_told_of_what_follows_without_a_gap(autojump_clock: object) -> None:
+    """Its session may compute the beginning of a chunk before the chunk arrives."""
+    world = ChainedWorld()
+    plan = world.pair.plan()
+    fetch: Any = BesideFetch.__new__(BesideFetch)
+    fetch._plan, fetch._held, fetch._missing = plan, None, {}
+    for run in ((768, 1024), (300, 512), (512, 768), (256, 512)):
+        for _ in range(2):
+            size = plan.bytes_of(*run) // 2
+            fetch._note_written(lambda *run: world.told.append(run), run, size)
+    assert world.told == [(768, 1024), (512, 1024), (256, 1024)]
+
+
+async def test_what_the_engine_has_counts_although_the_fetch_was_given_up(
+    autojump_clock: object,
+) -> None:
+    """A step of the worker takes so long that no part is known to be written."""
+    world = ChainedWorld()
+    world.engine.pause = 0.8 * ALONE
+    world.link.silent_at = lambda header: header["part"][0] < END - CHUNK
+    world.link.rate *= 10
+    await world.fetch()
+    assert world.told == [(END - CHUNK, END)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shoal.tasks.engine.compute.device import ComputeDevice
-from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Parts, Span, TokenEvent
+from shoal.tasks.engine.interface import FailedEvent, HiddenEvent, Span, TokenEvent
 from shoal.tasks.engine.kv import ahead, arrival
 from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
 
@@ -368,14 +368,6 @@ def test_parts_that_do_not_fit_are_refused(
     assert target.bring(bytes(part)[:-1], (32, 48)) == ("refused", "bad-state")
     assert target.bring(part, (-1, 48)) == ("refused", "bad-state")
     assert target.length == 0 and not target.session.table.blocks
-    # A stage of a chain passes the states of all positions on.
-    first, _ = checkpoint("Llama").splits(2)
-    stage = driver(checkpoint("Llama").shard(Parts(first.embedding, 0, first.stop, False)))
-    name = opened(stage, b"target")
-    stage.core.handle(("expect", name, True), memoryview(b""))
-    layers = read(computed, 32, 48, 0, 2)[-1]
-    reply = stage.request("bring", name, False, 32, 48, payload=bytes(layers))
-    assert reply[:2] == ("refused", "gap")
 
 
 def test_rows_on_a_card_have_all_blocks_that_are_held_for_parts(

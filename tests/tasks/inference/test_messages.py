@@ -16,6 +16,7 @@ from shoal.tasks.inference.messages import (
     Close,
     Failed,
     FeedToken,
+    Held,
     Open,
     PooledSpan,
     Probe,
@@ -71,6 +72,9 @@ MESSAGES = [
     replace(OPEN, sampling=SessionSampling(0.5, 40, 0.9, 7, 0.1, BIAS, 1.5, -2.0, 2.0)),
     Recall(SESSION, 1, 2, 300, 250),
     SampledToken(SESSION, 1, 5, 17, -0.25, False, 0.001, ((17, -0.25), (3, -2.0))),
+    SpanMessage(SESSION, 1, 0, 1280, 4, False, 0.0, behind=256),
+    Held(SESSION, 1, 2, 256, 1280, True),
+    replace(OPEN, skips=True),
 ]
 
 
@@ -85,6 +89,13 @@ def test_only_the_head_is_told_how_to_sample() -> None:
 
 
 BAD = [
+    (-3, "behind", -1),
+    (-3, "behind", 2**24),
+    (-2, "index", 64),
+    (-2, "start", -1),
+    (-2, "stop", 2**24 + 1),
+    (-2, "more", 1),
+    (-1, "skips", 1),
     (0, "session", b"short"),
     (0, "session", "0123456789abcdef"),
     (0, "epoch", 0),
@@ -184,6 +195,7 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
     optional = {"gateway", "lost", "job", "pooled", "adapter", "user", "top", "prompt"}
+    optional |= {"behind", "skips"}
     if getattr(message, "pooled", False):
         optional |= {"steps", "stop_ids", "sampling"}
     for key in message.header():

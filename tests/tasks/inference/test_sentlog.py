@@ -37,6 +37,19 @@ def test_a_start_below_the_end_truncates() -> None:
     assert log.length == log.bytes == budget.used == 0
 
 
+def test_positions_that_were_left_out_leave_no_hole() -> None:
+    """Others would get the states of later positions in place of theirs."""
+    log, budget = _log()
+    log.append(1, 0, 2, b"aabb")
+    log.append(1, 2, 1, b"cc")
+    log.append(1, 8, 2, b"iijj")
+    assert not log.covers(0, 1) and not log.covers(2, 9) and log.covers(8, 10)
+    assert log.sent == [Sent(1, 8, 2, b"iijj")]
+    assert log.bytes == budget.used == 4
+    log.append(1, 10, 1, b"kk")
+    assert log.rows(8, 11) == b"iijjkk"
+
+
 def test_over_the_budget_the_log_is_dropped_and_the_budget_freed() -> None:
     log, budget = _log(5)
     other = SentLog(budget)

@@ -1598,6 +1598,9 @@ class _Offered:
     def refute(self, peer: PeerId, gateway: PeerId) -> None:
         raise NotImplementedError
 
+    def keep(self, session: bytes) -> None:
+        raise NotImplementedError
+
     def saved(self, origin: KvOrigin, names: bytes) -> None:
         self.names.append(len(names) // NAME_BYTES)
 

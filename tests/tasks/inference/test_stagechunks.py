@@ -10,7 +10,9 @@ from shoal.tasks.chunks.connector import WantingSession
 from shoal.tasks.chunks.store import KvOrigin
 from shoal.tasks.engine.interface import NAME_BYTES
 from shoal.tasks.inference.messages import (
+    Change,
     Close,
+    Held,
     Open,
     SessionOpened,
     SessionSampling,
@@ -32,6 +34,7 @@ class Fetching:
     def __init__(self) -> None:
         self.first = 0  # fetches before computing
         self.beside_now = 0
+        self.kept: list[bytes] = []
         self.wanted: list[WantingSession] = []
 
     async def brought(self, wanted: WantingSession) -> tuple[int, PeerId | None]:
@@ -49,6 +52,9 @@ class Fetching:
         finally:
             self.beside_now -= 1
 
+    def keep(self, session: bytes) -> None:
+        self.kept.append(session)
+
     def refute(self, peer: PeerId, gateway: PeerId) -> None:
         raise NotImplementedError
 
@@ -61,6 +67,7 @@ class Stages:
 
     def __init__(self, splits: tuple[int, ...] = (8,)) -> None:
         self.connector = Fetching()
+        self.opened = SessionOpened(0)
         self.swarm = FakeSwarm(splits, connector=self.connector)
         for node in self.swarm.stages:
             for served in node.stage.table.shards.values():
@@ -70,7 +77,9 @@ class Stages:
         with trio.fail_after(60):
             await self.swarm.run(body)
 
-    async def open(self, session: bytes = SESSION, names: bytes = NAMES, **changes: Any) -> Node:
+    async def open(
+        self, session: bytes = SESSION, names: bytes = NAMES, *, cached: int = 0, **changes: Any
+    ) -> Node:
         """Open a session at the last stage."""
         index = len(self.swarm.stages) - 1
         node = self.swarm.stages[index]
@@ -94,8 +103,15 @@ class Stages:
         link = self.swarm.client.endpoint.link(node.peer)
         assert link is not None
         reply = await link.call("session.open", order.header(), names, timeout=5)
-        assert SessionOpened.parse(reply.header).cached == 0
+        self.opened = SessionOpened.parse(reply.header)
+        assert self.opened.cached == cached
         return node
+
+    @property
+    def told(self) -> list[Held]:
+        """What the gateway was told of KV that has arrived."""
+        posts = self.swarm.wire.posts
+        return [Held.parse(header) for *_, what, header in posts if what == "session.held"]
 
     def span(self, node: Node, session: bytes = SESSION) -> None:
         span = SpanMessage(session, 1, 0, 0, 33, False, 0.0)
@@ -152,15 +168,125 @@ async def test_a_session_that_is_closed_while_it_opens_ends_its_fetch(
     await stages.run(body)
 
 
-async def test_stages_of_a_chain_fetch_first(autojump_clock: object) -> None:
-    """All of them must skip the same positions."""
+async def test_a_stage_of_a_chain_tells_its_gateway_what_arrives(autojump_clock: object) -> None:
+    """The gateway leaves out what all stages have."""
     stages = Stages((4, 8))
 
     async def body(swarm: FakeSwarm) -> None:
-        await stages.open()
+        began = trio.current_time()
+        node = await stages.open(skips=True)
+        assert 1.0 <= trio.current_time() - began < 1.1
+        assert stages.opened.skips and stages.opened.fetches
+        (wanted,) = stages.connector.wanted
+        assert wanted.held is not None
+        wanted.held(256, 512)
+        wanted.held(0, 512)
+        said = [(told.index, told.start, told.stop, told.more) for told in stages.told]
+        assert said == [(1, 256, 512, True), (1, 0, 512, True)]
+        await stages.close(node)
+        assert not stages.connector.beside_now, "the fetch ends with the session"
+        assert len(stages.told) == 2
+
+    await stages.run(body)
+    assert not stages.connector.first and not stages.connector.kept
+
+
+async def test_a_stage_has_what_it_has_cached_before_what_arrives(autojump_clock: object) -> None:
+    stages = Stages((4, 8))
+    stages.swarm.stages[1].engine.cached = 32
+
+    async def body(swarm: FakeSwarm) -> None:
+        await stages.open(cached=32, skips=True)
+        (wanted,) = stages.connector.wanted
+        assert wanted.held is not None
+        for start in (256, 32):
+            wanted.held(start, 512)
+        assert [(told.start, told.stop) for told in stages.told] == [(256, 512), (0, 512)]
+        await stages.close(swarm.stages[1])
+
+    await stages.run(body)
+
+
+async def test_a_stage_says_when_no_more_will_arrive(autojump_clock: object) -> None:
+    stages = Stages((4, 8))
+
+    async def ends(wanted: WantingSession, ready: trio.Event) -> None:
+        assert wanted.held is not None
+        wanted.held(256, 512)
+        ready.set()
+        await trio.sleep(1)
+
+    stages.connector.beside = ends  # type: ignore[method-assign]
+
+    async def body(swarm: FakeSwarm) -> None:
+        await stages.open(skips=True)
+        assert stages.opened.fetches
+        await trio.sleep(2)
+        assert [told.more for told in stages.told] == [True, False]
+        assert stages.told[1].start == 256
+
+    await stages.run(body)
+
+
+async def test_a_stage_for_which_nobody_has_kv_says_so_when_it_opens(
+    autojump_clock: object,
+) -> None:
+    """There is no further message, and the prompt travels in long spans."""
+    stages = Stages((4, 8))
+
+    async def nobody(wanted: WantingSession, ready: trio.Event) -> None:
+        await trio.sleep(1)
+
+    stages.connector.beside = nobody  # type: ignore[method-assign]
+
+    async def body(swarm: FakeSwarm) -> None:
+        await stages.open(skips=True)
+        await trio.sleep(2)
+        assert stages.opened.skips and not stages.opened.fetches
+        assert not stages.told
+
+    await stages.run(body)
+
+
+async def test_a_stage_whose_chain_is_changed_fetches_no_more(autojump_clock: object) -> None:
+    """A new stage has nothing of it, so the gateway leaves nothing out."""
+    stages = Stages((4, 8))
+
+    async def body(swarm: FakeSwarm) -> None:
+        node = await stages.open(skips=True)
+        assert stages.connector.beside_now == 1
+        peers = tuple(each.peer for each in swarm.stages)
+        header = Change(SESSION, 2, 1, 1, peers, 16, 5).header()
+        await swarm.client.courier.call(node.peer, "session.change", header, timeout=5)
+        await trio.sleep(0.1)
+        assert not stages.connector.beside_now and not stages.told
+
+    await stages.run(body)
+
+
+@pytest.mark.parametrize("why", ["busy", "short", "nothing", "resume", "old gateway"])
+async def test_other_stages_of_chains_fetch_first(why: str, autojump_clock: object) -> None:
+    """They keep what they have, so that the others may still leave it out."""
+    stages = Stages((4, 8))
+    changes: dict[str, Any] = {"skips": why != "old gateway"}
+
+    async def body(swarm: FakeSwarm) -> None:
+        if why == "busy":
+            await stages.open(b"1" * 16, names=b"")
+            next(iter(swarm.stages[1].stage.table.open.values())).queued.append(None)  # type: ignore[arg-type]
+        if why == "resume":
+            changes["resume"] = 600
+        names = NAMES[: 31 * NAME_BYTES] if why in ("short", "nothing") else NAMES
+        cached = swarm.stages[1].engine.cached = 0 if why == "nothing" else 16
+        await stages.open(names=names, cached=cached, **changes)
+        for session in swarm.stages[1].stage.table.open.values():
+            session.queued.clear()
 
     await stages.run(body)
     assert stages.connector.first == 1 and not stages.connector.wanted
+    assert stages.opened.skips == (why in ("busy", "short", "nothing"))
+    assert bool(stages.connector.kept) == (why in ("busy", "short"))
+    assert not stages.opened.fetches
 
 
 @pytest.mark.parametrize(

@@ -611,3 +611,31 @@ def used_by_handshakes(*, release: bool) -> float:
 def test_memory_of_a_handshake_is_released() -> None:
     pair()
     assert used_by_handshakes(release=True) < used_by_handshakes(release=False) - 6000
+
+
+def test_a_client_hello_fits_in_one_packet() -> None:
+    """Also within a tunnel with an MTU of 1,480, with 40 bytes of IPv6 and 32 of TCP."""
+    hello = Tls(ALICES, server=False).outgoing()
+    assert 1216 < len(hello) <= 1480 - 40 - 32, "with the key share of the post-quantum hybrid"
+
+
+@pytest.mark.parametrize("old_is_server", [False, True])
+def test_a_peer_without_the_post_quantum_hybrid(
+    old_is_server: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate_of_old = Certificate.generate(ALICE, RealHost())
+    with monkeypatch.context() as patch:
+        patch.setattr(tls, "_GROUPS", b"X25519")
+        old = Tls(certificate_of_old, server=old_is_server)
+    new = Tls(BOBS, server=not old_is_server)
+    exchange(*((new, old) if old_is_server else (old, new)))
+    assert old.established and new.established
+    assert group_of(new) == "x25519"
+    assert group_of(pair()[0]) == "X25519MLKEM768"
+
+
+def group_of(connection: Tls) -> str:
+    """Return the name of the key exchange that was used."""
+    name: str | None = connection._ssl.get_group_name()
+    assert name is not None
+    return name

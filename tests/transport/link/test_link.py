@@ -187,6 +187,58 @@ async def test_a_post_that_may_leave_later_leaves_with_something_else(
         await until(lambda: b.calls[-1] == "3")  # alone it leaves in the end
 
 
+async def test_a_patient_call_leaves_with_something_else() -> None:
+    a, b = make_node(1), make_node(2)
+    async with running(a, b) as nursery:
+        link = await linked(a, b)
+        await trio.sleep(0.1)
+
+        async def call(number: int, within: float) -> None:
+            await link.call("echo", {"n": number}, timeout=90, within=within)
+
+        nursery.start_soon(call, 1, 60)
+        nursery.start_soon(call, 2, 60)
+        await trio.sleep(0.1)
+        assert b.calls == []
+        link.post("echo", {"n": 3}, priority=Priority.CONTROL)
+        await until(lambda: b.calls == ["1", "2", "3"])
+        await call(4, 0.05)  # alone it leaves in the end
+        nursery.start_soon(call, 5, 60)
+        await trio.sleep(0.1)
+        nursery.start_soon(call, 6, 0.05)  # the least patient one decides
+        await until(lambda: b.calls[-2:] == ["5", "6"])
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_patient_replies_leave_with_something_else(slow: bool) -> None:
+    a, b = make_node(1), make_node(2)
+    answered: list[str] = []
+
+    def patient(call: Call) -> Reply:
+        return Reply(call.header, within=60)
+
+    async def task(call: Call) -> Reply:
+        await trio.lowlevel.checkpoint()
+        return patient(call)
+
+    b.endpoint.handle("patient", task if slow else patient)
+    async with running(a, b) as nursery:
+        link = await linked(a, b)
+        await trio.sleep(0.1)
+
+        async def call(method: str) -> None:
+            await link.call(method, timeout=90)
+            answered.append(method)
+
+        nursery.start_soon(call, "patient")
+        await trio.sleep(0.1)
+        nursery.start_soon(call, "patient")
+        await trio.sleep(0.1)
+        assert answered == []
+        nursery.start_soon(call, "echo")
+        await until(lambda: sorted(answered) == ["echo", "patient", "patient"])
+
+
 def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
     """Record the task of each write of a link from now on. Frames soon after another one are to
     wait for it."""
