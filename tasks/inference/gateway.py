@@ -111,8 +111,7 @@ class Gateway:
         """`expect` is called when an interactive request has come, before it is encoded."""
         self._host = host
         finders = finders or Finders()
-        self._find_adapter = finders.adapter
-        self._models = models
+        self._find_adapter, self._models = finders.adapter, models
         self.drafting = Drafting()
         """What drafts for the sessions of this gateway."""
         self._chains = Chains(host, courier)
@@ -123,14 +122,12 @@ class Gateway:
         self.runs = OpenRuns(host, courier, self.windows, self.choice)
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
-        refilling = Refilling(host, courier, directory)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
-        self.guessing = Guessing(
-            *(courier, directory, routes.choice, self.windows, models.alike, self._converse)
-        )
+        known = courier, directory, self.choice
+        self.guessing = Guessing(*known, self.windows, models.alike, self._converse)
         """Has smaller models of this node guess what a chain says."""
         changing = ChainChanges(
-            Replacing(host, routes, self._opening, mending, refilling),
+            Replacing(host, routes, self._opening, mending, Refilling(host, courier, directory)),
             standing,
             Advancing(courier, directory, routes.choice, standing),
             self.guessing,
@@ -140,8 +137,7 @@ class Gateway:
         """Answers requests for embeddings."""
         self._expect = expect
         self._waited_for = 0
-        self.answers = 0  # answers completed since the start, and their tokens
-        self.answer_tokens = 0
+        self.answers = self.answer_tokens = 0  # completed since the start
 
     @property
     def sessions(self) -> int:
