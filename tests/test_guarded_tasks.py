@@ -66,10 +66,7 @@ PARTS = {
         "close_one",
         "self._until_silent",
     },  # of a command or a job
-    "tasks/inference/conversation/conversing.py": {
-        "self._advancing.watch",
-        "self._standing.keep",
-    },  # of a request
+    "tasks/inference/conversation/conversing.py": {"task"},  # of `_beside`, of a request
     "tasks/inference/conversation/standing.py": {"self._keep"},  # of a request
     "tasks/inference/conversation/watch.py": {"ask_all", "ask_one"},  # of a request
     "tasks/inference/choice.py": {"self._probe"},  # of the same

@@ -178,6 +178,10 @@ class _Models:
         await trio.lowlevel.checkpoint()
         yield self._model
 
+    async def alike(self, model: Model, root: str) -> Model | None:
+        await trio.lowlevel.checkpoint()
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class ChainFirst:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import trio
@@ -28,7 +29,17 @@ from shoal.tasks.engine.families import Architecture
 from shoal.tasks.engine.interface import LoadShard, Sampling
 from shoal.tasks.engine.scheduling.costs import StepCosts
 from shoal.tasks.engine.shard import ChosenToken, Compute, Pick, Piece, Stop
-from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Model, Summary
+from shoal.tasks.inference.conversation.answer import Answer
+from shoal.tasks.inference.conversation.items import Arrived
+from shoal.tasks.inference.conversation.talk import Talk
+from shoal.tasks.inference.gateway import (
+    Gateway,
+    GatewayEvent,
+    GenerateRequest,
+    Model,
+    Summary,
+)
+from shoal.tasks.inference.messages import SampledToken
 from shoal.transport.host.seam import Host as Seam
 
 LAYERS: Final = 6
@@ -170,12 +181,45 @@ class _Engine(SimulatedEngine):
         return worker, worker
 
 
+@dataclass(frozen=True)
+class Smaller:
+    """A smaller model at the daemon that asks. It says the recorded token with the probability
+    `right`, and takes `token_s` seconds for each."""
+
+    right: float
+    token_s: float
+
+    def guess(self, gateway: Gateway, text: Text, number: int) -> None:
+        """Guess the answer with this number at a gateway."""
+        guessing: Any = gateway.guessing
+        said, chance = (*text.prompt, *text.answer), Random(number)
+        wrong = {at for at in range(len(said)) if chance.random() >= self.right}
+
+        async def smaller(talk: Talk, _run: object) -> Model:
+            await trio.lowlevel.checkpoint()
+            return talk.model
+
+        async def say(talk: Talk) -> None:
+            first = len(talk.ids)
+            for at in range(first, first + talk.new):
+                await trio.sleep(self.token_s)
+                token = said[at] if at < len(said) and at not in wrong else 2
+                final = at + 1 == first + talk.new
+                sampled = SampledToken(bytes(16), 1, at, token, -1.0, final, self.token_s)
+                if await talk.answer.add([Arrived(sampled, 0.0)]):
+                    return
+
+        guessing._smaller, guessing._say = smaller, say
+        guessing.may_guess = lambda talk, _run: isinstance(talk.answer, Answer)
+
+
 class Chain:
     """Homes that hold the model's layers, and the daemon that asks, at the first of them."""
 
     def __init__(self, world: World, texts: Sequence[Text], machine: Machine) -> None:
         self.world, self.texts, self.machine = world, texts, machine
         self.client: DaemonHandle
+        self.smaller: Smaller | None = None
 
     async def start(self, hosts: Sequence[Host], bootstrap: Host) -> None:
         """Serve the model over these hosts, in equal parts."""
@@ -210,6 +254,8 @@ class Chain:
         for number in numbers:
             text = self.texts[number]
             gateway._models = _Prompts(models, text)
+            if self.smaller is not None:
+                self.smaller.guess(gateway, text, number)
             request = GenerateRequest(
                 "tiny",
                 "recorded",
@@ -233,6 +279,10 @@ class _Prompts:
     async def use(self, name: str) -> AsyncIterator[Model]:
         async with self._models.use(name) as model:
             yield replace(model, text=_Encoded(model.text, self._text))
+
+    async def alike(self, model: Model, root: str) -> Model | None:
+        found: Model | None = await self._models.alike(model, root)
+        return found
 
 
 class _Encoded:

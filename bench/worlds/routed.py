@@ -157,7 +157,8 @@ class Replica:
         if self.lies:
             return Load(0.0, request.rows)
         cached = self._names.length(self._owner(gateway), request.prefix)
-        return Load(self.wait(request.rows - cached, gateway), cached)
+        wait = self.wait(request.rows - cached, gateway)
+        return Load(wait, cached, row_s=self.times.row_s)
 
     def wait(self, rows: int, gateway: str) -> float:
         """Return for how long a new prompt of `rows` rows waits, as the stage predicts it."""

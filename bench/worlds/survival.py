@@ -75,6 +75,15 @@ class Told:
         times = [since, *(time for time in self.times if time > since)]
         return max((b - a for a, b in pairwise(times)), default=0.0)
 
+    def waits(self, fault: float, noticed: float) -> float:
+        """Return since when the client waits for the stage that failed at `fault`, until that is
+        noticed.
+
+        What later stages had got before the fault still becomes text. Windows of drafts take them
+        longer the longer the context is.
+        """
+        return max((time for time in self.times if fault < time <= noticed), default=fault)
+
 
 @dataclass
 class Chain:

@@ -10,6 +10,14 @@ SLICE_TOKENS = 2048  # tokens that are added to an index without a pause: about 
 HISTORY_TOKENS = 65_536  # of one user and model that are remembered, in two halves
 HISTORIES = 32  # users and models whose histories are remembered
 
+# Guesses of a smaller model.
+SAID_MOST, SAID_LEAST = 48, 4  # guesses ahead of the text, at most, and if few are right
+SAID_REACHED = 0.05  # least probability with which the last of them is reached
+SAID_PRIOR = 8.0  # weight, as a number of guesses, of half of them being right
+SAID_USEFUL = 0.2  # part of them that must be right
+SAID_BEHIND = 8  # tokens by which the smaller model may be behind before it reads them instead
+SAID_SPEED = 8.0  # times as fast as the chain that the smaller model must be
+
 # The controller.
 MEMORY = 0.95  # weight of earlier measurements when one more arrives
 SURE = 0.98  # highest probability that a guess is right

@@ -22,6 +22,11 @@ class Guess(NamedTuple):
     kind: int
 
 
+SAID = 64
+"""Kind of evidence of a guess that a smaller model made. It is even, so half of such guesses are
+assumed to be right before any was verified."""
+
+
 class Accuracy:
     """How often guesses of each kind of evidence were right."""
 

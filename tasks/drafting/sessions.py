@@ -8,6 +8,7 @@ from ..costs.chain import WindowPrices
 from .controller import Controller
 from .defaults import SLICE_TOKENS
 from .drafter import Drafter, Histories
+from .modelguesses import ModelGuesses
 from .speculation import DraftCounts, Speculation
 
 
@@ -29,14 +30,16 @@ class Drafting:
         limit: int,
         counts: DraftCounts,
         prices: WindowPrices,
+        said: ModelGuesses | None = None,
     ) -> Speculation:
         """Return the drafts of a session over a number of stages, which must read its prompt.
 
         `limit` is the number of positions that the session may have. `prices` are predicted.
+        `said` are the guesses of a smaller model.
         """
         history, accuracy = self._histories.of(user, model)
         controller = Controller(stages, prices, fixed=self._fixed)
-        speculation = Speculation(Drafter(history), accuracy, controller, stages, limit)
+        speculation = Speculation(Drafter(history), accuracy, controller, stages, limit, said)
         speculation.counts = counts
         return speculation
 

@@ -13,7 +13,8 @@ import trio
 
 from .controller import Ahead, Controller
 from .defaults import AHEAD, FLIGHT, SLICE_TOKENS
-from .drafter import Accuracy, Drafter, Guess
+from .drafter import SAID, Accuracy, Drafter, Guess
+from .modelguesses import ModelGuesses
 
 _LOOK = 16  # guesses that are made at a time
 
@@ -44,10 +45,18 @@ class Speculation:
     """Guesses of one session. `limit` is the position after its last token."""
 
     def __init__(
-        self, drafter: Drafter, accuracy: Accuracy, controller: Controller, stages: int, limit: int
+        self,
+        drafter: Drafter,
+        accuracy: Accuracy,
+        controller: Controller,
+        stages: int,
+        limit: int,
+        said: ModelGuesses | None = None,
     ) -> None:
+        """`said` are the guesses of a smaller model."""
         self.counts = DraftCounts()
         self._drafter = drafter
+        self._said = said
         self._accuracy = accuracy
         self._controller = controller
         self._stages = stages
@@ -105,6 +114,8 @@ class Speculation:
                 self._branch = position
                 self._void(position)
         self._drafter.extend((token,))
+        if self._said is not None:
+            self._said.take(token)
         self._last_at = now
         while self._flight and self._flight[0][1] <= position:
             self._flight.popleft()
@@ -165,7 +176,16 @@ class Speculation:
             if wanted.guesses < len(self._guesses) or wanted.guesses >= AHEAD or left <= 0:
                 return wanted
             behind = [guess.token for guess in self._guesses]
-            more = self._drafter.draft(behind, min(_LOOK, left))
+            more = self._draft(behind, min(_LOOK, left))
             if not more:
                 return wanted
             self._guesses += more
+
+    def _draft(self, behind: Sequence[int], most: int) -> list[Guess]:
+        """Return up to `most` guesses for what follows the text and the guesses `behind` it: those
+        that are more likely to be right, of the drafter or of the smaller model."""
+        found, chance = self._drafter.draft(behind, most), self._accuracy.probability
+        said = [] if self._said is None else self._said.behind(behind, most)
+        if said and (not found or chance(SAID) >= chance(found[0].kind)):
+            return [Guess(token, SAID) for token in said]
+        return found

@@ -323,7 +323,8 @@ class Choice:
             except (BadMessage, CallRefused, LinkClosed):
                 beliefs.missed(shard, self._host.now())
                 return
-            load = Load(said.wait, min(said.cached, max(prompt - 1, 0)), said.back)
+            cached = min(said.cached, max(prompt - 1, 0))
+            load = Load(said.wait, cached, said.back, said.row)
             beliefs.told(shard, load, self._host.now())
             wish.replies[shard] = load
             backs.append(said.back)

@@ -24,6 +24,7 @@ from .chain import Chains
 from .conversation.advancing import Advancing
 from .conversation.answer import Answer
 from .conversation.conversing import ChainChanges, Conversation
+from .conversation.guessing import Guessing
 from .conversation.mending import Mending
 from .conversation.opening import Opening
 from .conversation.received import Rest
@@ -60,6 +61,11 @@ class ModelSource(Protocol):
 
         Raises ModelError or TextError if the model cannot be found, fetched or loaded.
         """
+        ...
+
+    async def alike(self, model: Model, root: str) -> Model | None:
+        """Return the model with that root if it has the tokenizer of `model`, whose text process it
+        then shares. Raises ModelError if its manifest cannot be read."""
         ...
 
 
@@ -105,8 +111,7 @@ class Gateway:
         """`expect` is called when an interactive request has come, before it is encoded."""
         self._host = host
         finders = finders or Finders()
-        self._find_adapter = finders.adapter
-        self._models = models
+        self._find_adapter, self._models = finders.adapter, models
         self.drafting = Drafting()
         """What drafts for the sessions of this gateway."""
         self._chains = Chains(host, courier)
@@ -117,20 +122,22 @@ class Gateway:
         self.runs = OpenRuns(host, courier, self.windows, self.choice)
         self._opening = Opening(host, courier, self._chains, routes, self.runs)
         mending = Mending(*(host, courier, directory, self._chains, self.runs), routes.choice)
-        refilling = Refilling(host, courier, directory)
         standing = Standing(host, courier, directory, self._chains, routes.choice)
+        known = courier, directory, self.choice
+        self.guessing = Guessing(*known, self.windows, models.alike, self._converse)
+        """Has smaller models of this node guess what a chain says."""
         changing = ChainChanges(
-            Replacing(host, routes, self._opening, mending, refilling),
+            Replacing(host, routes, self._opening, mending, Refilling(host, courier, directory)),
             standing,
             Advancing(courier, directory, routes.choice, standing),
+            self.guessing,
         )
         self._conversation = Conversation(host, courier, self._opening, self.windows, changing)
         self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""
         self._expect = expect
         self._waited_for = 0
-        self.answers = 0  # answers completed since the start, and their tokens
-        self.answer_tokens = 0
+        self.answers = self.answer_tokens = 0  # completed since the start
 
     @property
     def sessions(self) -> int:
@@ -254,11 +261,17 @@ class Gateway:
         talk = Talk(model, request, ids, 0, answer)
         self._waited_for += request.turn is None
         try:
-            await self._opening.start(talk)
-            await self._conversation.hold(talk)
+            await self._converse(talk)
             return answer.vector()
         finally:
             self._waited_for -= request.turn is None
+
+    async def _converse(self, talk: Talk) -> None:
+        """Converse over chains until an answer is complete. Raises what `generate` raises."""
+        try:
+            await self._opening.start(talk)
+            await self._conversation.hold(talk)
+        finally:
             await self._opening.leave(talk)
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE
+from ..drafting.modelguesses import ModelGuesses
 from ..drafting.speculation import DraftCounts, Speculation
 from ..engine.activations.layout import Activations
 from ..engine.families import Architecture
@@ -264,6 +265,7 @@ class GenerationRun:
         self.named = len(self.chain) - 1
         self.held = HeldKv(len(self.chain))
         self.speculation: Speculation | None = None
+        self.said: ModelGuesses | None = None  # guesses of a smaller model
         self.continuation: Continuation | None = None  # if the chain was changed
         # The stages' places in the chain, as they know them.
         self.places = {hop.peer: place for place, hop in enumerate(self.chain)}

@@ -409,8 +409,9 @@ class StageLoad(HeaderMessage, frozen=True):
     `room` is the number of positions that one more session of the asking gateway may have.
     `sessions` are open, and `running` of them compute or wait. `waiting` is the number of their
     spans. For the prompt that was asked about: `wait` is the seconds by which others delay it,
-    `cached` the number of its positions that are probably cached, and `back` the seconds until
-    there is room for its session (0: now).
+    `cached` the number of its positions that are probably cached, `row` the seconds that a row of
+    a prompt took here lately (0: unknown), and `back` the seconds until there is room for its
+    session (0: now).
     """
 
     room: Natural
@@ -420,6 +421,7 @@ class StageLoad(HeaderMessage, frozen=True):
     wait: _Seconds = 0.0
     cached: _Position = 0
     back: _Seconds = 0.0
+    row: _Seconds = 0.0
 
 
 class SessionChanged(HeaderMessage, frozen=True):

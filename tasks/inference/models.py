@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 import trio
 from trio import TaskStatus
@@ -21,8 +22,10 @@ from ..engine.families import Architecture, architecture
 from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ModelFiles, TextProcess
-from .generation import Model
+from .generation import Model, TextCodec
 from .sources import ModelSources
+
+PAIRS: Final = 256  # pairs of models of which it is known whether they have the same tokenizer
 
 
 class _Loaded:
@@ -45,18 +48,22 @@ class _Loaded:
     def started(self, value: TextInfo | None = None) -> None:
         checked, text = self.checked, self.text
         assert checked is not None and text is not None
-        self.model = Model(
-            root=self.root,
-            name=self.name,
-            layers=checked.layers,
-            hidden=checked.hidden,
-            context=checked.context,
-            vocabulary=checked.vocab,
-            text=text,
-            family=checked.family,
-            arch=checked,
-        )
+        self.model = _model(self.root, self.name, checked, text)
         self.ready.set()
+
+
+def _model(root: str, name: str, arch: Architecture, text: TextCodec) -> Model:
+    return Model(
+        root=root,
+        name=name,
+        layers=arch.layers,
+        hidden=arch.hidden,
+        context=arch.context,
+        vocabulary=arch.vocab,
+        text=text,
+        family=arch.family,
+        arch=arch,
+    )
 
 
 class Models:
@@ -83,6 +90,8 @@ class Models:
         self._text_process = text_process
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # least recently used first
         self._nursery: trio.Nursery | None = None
+        # The second model of a pair, or None if its tokenizer is another one.
+        self._alike: dict[tuple[str, str], Architecture | None] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the text processes of models in use, until cancelled."""
@@ -116,6 +125,20 @@ class Models:
         finally:
             loaded.users -= 1
             self._evict()
+
+    async def alike(self, model: Model, root: str) -> Model | None:
+        """Return the model with that root if it has the tokenizer of `model`, whose text process it
+        then shares. Raises ModelError if its manifest cannot be read."""
+        pair = model.root, root
+        if pair not in self._alike:
+            found = await self._sources.manifest(root)
+            theirs = await self._sources.manifest(model.root)
+            same = found.files["tokenizer"] == theirs.files["tokenizer"]
+            self._alike[pair] = architecture(found.config) if same else None
+            while len(self._alike) > PAIRS:
+                del self._alike[next(iter(self._alike))]
+        arch = self._alike[pair]
+        return None if arch is None else _model(root, model.name, arch, model.text)
 
     def _begin(self, root: str, name: str) -> _Loaded:
         if self._nursery is None:

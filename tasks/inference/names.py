@@ -8,10 +8,13 @@ the same text. It does not hide the text itself: the first stage gets the token 
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Final
 
 from ..engine.interface import NAME_BYTES, USER_BYTES
 from ..engine.kv.blocks import BLOCK
 from .messages import VEIL_BYTES
+
+LAST: Final = 4
 
 
 class PrefixNames:
@@ -19,22 +22,30 @@ class PrefixNames:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self._last: tuple[str, Sequence[int], bytes] = "", (), b""
+        self._last: dict[str, tuple[list[int], bytes]] = {}  # by root, the latest at the end
 
     def of(self, root: str, ids: Sequence[int]) -> bytes:
         """Return the concatenated names of the full blocks of a token sequence.
 
-        `root` identifies the model, with its adapter. The last result is kept, because a request
-        needs the names of a prompt several times, and those of a long prompt take up to 40 ms.
+        `root` identifies the model, with its adapter. The last results for LAST models are kept,
+        because a request needs the names of a prompt several times, and the next prompt often
+        begins with the same tokens. The names of a long prompt take up to 40 ms.
         """
-        if self._last[0] != root or self._last[1] != ids:
-            self._last = root, list(ids), self.compute(root, ids)
-        return self._last[2]
+        known, names = self._last.pop(root, ([], b""))
+        if known != ids:
+            same = _common(known, ids) // BLOCK
+            names = names[: same * NAME_BYTES]
+            names, known = self.compute(root, ids, names), list(ids)
+        self._last[root] = known, names
+        if len(self._last) > LAST:
+            del self._last[next(iter(self._last))]
+        return names
 
-    def compute(self, root: str, ids: Sequence[int]) -> bytes:
-        names = []
-        name = root.encode()
-        for at in range(0, len(ids) - BLOCK + 1, BLOCK):
+    def compute(self, root: str, ids: Sequence[int], first: bytes = b"") -> bytes:
+        """Return what `of` does. `first` are the names of the first blocks, if they are known."""
+        names = [first]
+        name = first[-NAME_BYTES:] or root.encode()
+        for at in range(len(first) // NAME_BYTES * BLOCK, len(ids) - BLOCK + 1, BLOCK):
             block = struct.pack(f"<{BLOCK}I", *ids[at : at + BLOCK])
             name = blake2b(name + block, digest_size=NAME_BYTES, key=self._secret).digest()
             names.append(name)
@@ -53,6 +64,20 @@ class PrefixNames:
     def veil(self, session: bytes) -> bytes:
         """Return the secret with which the ends of a session's chain veil drafts."""
         return blake2b(session, digest_size=VEIL_BYTES, key=self._secret, person=b"veil").digest()
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens at the beginning of two sequences are the same."""
+    same, most = 0, min(len(one), len(other))
+    while same < most:  # what is equal is found in halves, because slices are compared quickly
+        half = same + (most - same + 1) // 2
+        if one[same:half] == other[same:half]:
+            same = half
+        elif half - same == 1:
+            break
+        else:
+            most = half - 1
+    return same
 
 
 def names_behind(names: bytes, stages: Sequence[str]) -> bytes:

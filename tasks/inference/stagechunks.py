@@ -69,12 +69,13 @@ class StageChunks:
         able = not (order.resume or order.pooled) and (session.single or order.skips)
         session.skips = able and not session.single
         if able and not busy and wanted.chunks > 1 and self._tasks is not None:
-            ready = trio.Event()
-            self._tasks.start_soon(self._beside, self._connector, session, wanted, ready)
+            ready, begins = trio.Event(), trio.Event()
+            self._tasks.start_soon(self._beside, self._connector, session, wanted, ready, begins)
             await ready.wait()
+            begins.set()
             return cached
         length, session.source = await self._connector.brought(wanted)
-        if session.skips:
+        if session.skips and length:
             self._connector.keep(session.engine_id)
         return length
 
@@ -84,9 +85,10 @@ class StageChunks:
         session: StageSession,
         wanted: WantingSession,
         ready: trio.Event,
+        begins: trio.Event,
     ) -> None:
-        """Fetch until the session ends, or has what it needs. Tell the gateway of a chain what
-        there is."""
+        """Fetch until the session ends, or has what it needs. Tell the gateway of a chain what has
+        arrived, and that no more will, unless it hears that when the session `begins`."""
         last = 0, wanted.cached
 
         def tell(start: int, stop: int) -> None:
@@ -101,7 +103,8 @@ class StageChunks:
                 await connector.beside(told, ready)
         finally:
             session.fetching = False
-            if not session.fetch.cancel_called:
+            known = begins.is_set() or last[1] > wanted.cached
+            if known and not session.fetch.cancel_called:
                 self._tell(session, *last)
             ready.set()
 

@@ -112,6 +112,7 @@ class StageLoads:
             wait=served.times.wait(pending, texts, asker, rows),
             cached=cached,
             back=self._back(served, asker, asked, pending, texts, now),
+            row=served.times.row_s,
         )
 
     def _back(

@@ -68,6 +68,10 @@ class Prefix:
         starts = range(0, len(names) - NAME_BYTES + 1, NAME_BYTES)
         return cls(every, tuple(names[at : at + NAME_BYTES] for at in starts))
 
+    def covers(self, key: bytes) -> int:
+        """Return the positions of which the name `key` in `head` stands, 0 if it is not there."""
+        return (self.head.index(key) + 1) * KEY_POSITIONS if key in self.head else 0
+
     @property
     def joined(self) -> bytes:
         """The names as a probe carries them."""

@@ -2,8 +2,9 @@
 
 No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
 counts only if the least measured time agrees within the factor AGREES. The load in a stage's reply
-counts for LOAD_FRESH seconds. If the last three answers of a stage were all much later than it
-said, its replies do not count, and the greatest lateness of the three is added to what others wait.
+counts for LOAD_FRESH seconds. If the last LATE_ANSWERS answers of a stage were all much later
+than it said, its replies do not count, and the greatest lateness of these is added to what others
+wait.
 
 In busy times all stages seem slower in prompts than they claim, and later than they said, because
 further prompts come meanwhile. So both are compared with what is usual among the stages. Other
@@ -58,11 +59,13 @@ class Times(NamedTuple):
 
 class Load(NamedTuple):
     """A stage's reply to a probe: how many seconds the prompt would wait, how many of its positions
-    are cached, and in how many seconds there is room for the session (0: now)."""
+    are cached, in how many seconds there is room for the session (0: now), and how many seconds a
+    row of a prompt took there lately (0: unknown)."""
 
     wait_s: float
     cached: int
     back_s: float = 0.0
+    row_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -10,9 +10,11 @@ from ...transport.identity import PeerId
 from ..costs.links import trip_between
 from ..costs.rates import RATE_LEAST
 from ..engine.families import DTYPE_BYTES
+from ..engine.interface import Parts
 from .affinity import Chain, Hotness, Prefix, PrefixMemory, ranked
 from .beliefs import Beliefs, Load, Shard, StageTimes, Times
 from .defaults import (
+    AGREES,
     EXPECTED_TOKENS,
     LINK_S,
     NEW_LINK_S,
@@ -142,6 +144,7 @@ class _RequestCosts:
         self._now = now
         self._replies = replies
         self._asked = {shard.parts for shard in replies}
+        self._slower: dict[Parts, float] = {}
         self._cached = cached
         self._sent_rows = max(want.rows - (cached if isinstance(cached, int) else 0), 1)
         self._trips: dict[tuple[PeerId | None, PeerId], float] = {}
@@ -155,6 +158,18 @@ class _RequestCosts:
         """Assume that stages which were not asked are busier than those that were."""
         waits = [wait for hop in hops if (wait := self.wait(self.shard(hop))) is not None]
         self._unasked += max(waits, default=0.0)
+        for hop in hops:
+            if (said := self._said_slower(hop)) > self._slower.get(hop.parts, 1.0):
+                self._slower[hop.parts] = said
+
+    def _said_slower(self, hop: Hop) -> float:
+        """Return by what factor a stage says that it needs longer for a row of a prompt than is
+        believed, 0 if it does not say. It gains nothing by saying less."""
+        reply = self._replies.get(self.shard(hop))
+        if reply is None or not reply.row_s or self._doubted(self.shard(hop)):
+            return 0.0
+        believed = self._beliefs.times(self.shard(hop), self._view.claimed(hop)).row_s
+        return min(max(1.0, reply.row_s / max(believed, 1e-9)), AGREES)
 
     def wait(self, shard: Shard) -> float | None:
         """Return the wait that a stage said lately to this request, or else to another one.
@@ -201,11 +216,12 @@ class _RequestCosts:
     def _stage(self, hop: Hop) -> StageCost:
         shard = self.shard(hop)
         times = self._beliefs.times(shard, self._view.claimed(hop))
+        row_s = times.row_s * (self._said_slower(hop) or self._slower.get(hop.parts, 1.0))
         rows = max(self._want.rows - self.cached(hop), 1)
         known = self.wait(shard)
         wait = self._unasked if known is None else known
         wait += self._lateness(shard) + self._beliefs.silent(shard, self._now)
-        prompt, span = rows * times.row_s, min(rows, SPAN_ROWS) * times.row_s
+        prompt, span = rows * row_s, min(rows, SPAN_ROWS) * row_s
         whole = hop.parts.start == 0 and hop.parts.stop == self._want.layers
         return StageCost(wait, prompt, 0.0 if whole else span, times.token_s)
 
@@ -253,9 +269,10 @@ class Router:
         """Return the stages to probe, at most PROBES_OF_REQUEST, and none if there is no choice.
 
         The best chain by what is believed says which layers its stages have. Of each of these, some
-        replicas are asked: one that computed the prefix before, and those that a hash of the prefix
-        chooses, the faster and nearer ones more often. If there are several stages, the best one by
-        what is believed is asked too, because it is near the others.
+        replicas are asked: one that computed more of the prompt before than what is common
+        to many requests, and those that a hash of the prefix chooses, the faster and nearer ones
+        more often. If there are several stages, the best one by what is believed is asked too,
+        because it is near the others.
         """
         search = self._search(view, want, hops, now)
         chain = search.best(hops)
@@ -278,12 +295,20 @@ class Router:
     ) -> list[Hop]:
         """Return the replicas of one stage in the order in which they are asked."""
         by_peer = {hop.peer: hop for hop in group}
-        key = self.hotness.key(want.prefix, len(group)) or want.session[:16]
-        before = [peer for chain in self.sent.find(want.prefix) for peer in chain]
+        key = self.hotness.key(want.prefix, len(group))
+        special = want.prefix.covers(key)
+        before = [
+            peer
+            for chain, cached in self.sent.find(want.prefix).items()
+            if cached >= special
+            for peer in chain
+        ]
         first = [peer for peer in before if peer in by_peer][:1]
         alone = best.parts.start == 0 and best.parts.stop == want.layers
         near = [] if alone else [best.peer]
-        order = dict.fromkeys([*first, *near, *ranked(key, _weights(search, group))])
+        order = dict.fromkeys(
+            [*first, *near, *ranked(key or want.session[:16], _weights(search, group))]
+        )
         return [
             by_peer[peer]
             for peer in order

@@ -531,6 +531,10 @@ class FakeModels:
         text = cast(TextCodec, FakeText())
         yield Model(ROOT, name, self._layers, HIDDEN, CONTEXT, VOCABULARY, text)
 
+    async def alike(self, model: Model, root: str) -> Model | None:
+        await trio.lowlevel.checkpoint()
+        return None
+
 
 class Node:
     """One node of the fake swarm: stage and gateway on one courier."""

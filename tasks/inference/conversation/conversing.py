@@ -1,6 +1,6 @@
 """Sends the prompt over a chain and receives the tokens."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -13,6 +13,7 @@ from ...defaults import (
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
+from ...drafting.modelguesses import ModelGuesses
 from ...errors import SessionError, StageLost
 from ..courier import Courier
 from ..generation import GenerationRun
@@ -20,6 +21,7 @@ from ..messages import Rebuild, SpanMessage, SpanProgress, pack_tokens, stage_co
 from ..surviving.recovery import LOST_STATE
 from ..surviving.stagechanges import span_size
 from .advancing import Advancing
+from .guessing import Guessing
 from .heldkv import prompt_spans
 from .items import Arrived, Complete, Faster, Item, LeftOut, Needed, Pooled
 from .opening import Opening
@@ -29,14 +31,19 @@ from .talk import Talk, lost_stage
 from .watch import Watch
 from .windows import Windows
 
+Beside = Callable[[Talk, GenerationRun], Awaitable[None]]
+"""A task that runs beside a conversation, until cancelled."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChainChanges:
-    """What changes the chain of an open session: after a loss, before one, or for more speed."""
+    """What changes the chain of an open session after a loss, before one, or for more speed, and
+    what guesses for it."""
 
     replacing: Replacing
     standing: Standing
     advancing: Advancing
+    guessing: Guessing
 
 
 class Conversation:
@@ -57,6 +64,7 @@ class Conversation:
         self._replacing = changes.replacing
         self._standing = changes.standing
         self._advancing = changes.advancing
+        self._guessing = changes.guessing
 
     async def hold(self, talk: Talk) -> None:
         """Converse over one chain after another until the answer is complete.
@@ -76,20 +84,32 @@ class Conversation:
         run = talk.run
         assert run is not None
         try:
-            if self._standing.may_keep(talk, run):
-                return await self._exchange_with_standbys(talk, run)
-            return await self._exchange(talk, run)
+            return await self._exchange_beside(talk, run, self._beside(talk, run))
         except StageLost as error:
             await self._replacing.replace(talk, run, error)
             return False
 
-    async def _exchange_with_standbys(self, talk: Talk, run: GenerationRun) -> bool:
-        """Converse as `_exchange` does, while stages copy their KV to standbys, and this node
-        looks for faster chains."""
+    def _beside(self, talk: Talk, run: GenerationRun) -> list[Beside]:
+        """Return what runs beside the conversation with a chain: copies of KV to standbys, the
+        search for faster chains, and the guesses of a smaller model."""
+        found = list[Beside]()
+        if self._standing.may_keep(talk, run):
+            found += [self._standing.keep, self._advancing.watch]
+        if self._guessing.may_guess(talk, run):
+            run.said = ModelGuesses(talk.ids)
+            found.append(self._guessing.keep)
+        return found
+
+    async def _exchange_beside(
+        self, talk: Talk, run: GenerationRun, beside: Collection[Beside]
+    ) -> bool:
+        """Converse as `_exchange` does, while the tasks in `beside` run."""
+        if not beside:
+            return await self._exchange(talk, run)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._standing.keep, talk, run)
-                nursery.start_soon(self._advancing.watch, talk, run)
+                for task in beside:
+                    nursery.start_soon(task, talk, run)
                 try:
                     return await self._exchange(talk, run)
                 finally:

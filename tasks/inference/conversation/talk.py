@@ -15,6 +15,7 @@ from ..line import RoomRequest
 from ..surviving.recovery import Crashes
 from .answer import Answer
 from .recomputing import KnownAnswer
+from .saidtokens import SaidTokens
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class Talk:
     request: GenerateRequest
     ids: list[int]
     new: int  # most tokens that all chains of the request together may generate
-    answer: Answer | PooledAnswer | KnownAnswer
+    answer: Answer | PooledAnswer | KnownAnswer | SaidTokens
     run: GenerationRun | None = None  # the open chain
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)

@@ -12,6 +12,7 @@ from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
 from ..messages import SampledToken, SpanMessage, pack_tokens
+from .answer import Answer
 from .recomputing import KnownAnswer
 from .talk import Talk
 
@@ -35,15 +36,19 @@ class Windows:
         if isinstance(talk.answer, KnownAnswer):
             await self._begin_known(talk.answer, run)
             return
-        drafts = run.can_draft and self.drafting.on and not run.terms.job
-        if not drafts or run.terms.pooled or run.new < 2:
+        if not self.may_draft(talk, run):
             return
         run.speculation = self.drafting.begin(
             *(talk.request.user, talk.model.identity, len(run.chain), run.prompt + run.new),
-            *(talk.drafts, self._choice.window_prices(run, talk.model)),
+            *(talk.drafts, self._choice.window_prices(run, talk.model), run.said),
         )
         await run.speculation.read(run.ids[: run.prompt])
-        self._send(run)
+        self.send(run)
+
+    def may_draft(self, talk: Talk, run: GenerationRun) -> bool:
+        """Return whether guesses of an answer may be verified by its chain."""
+        drafts = run.can_draft and self.drafting.on and isinstance(talk.answer, Answer)
+        return drafts and not run.terms.job and run.new >= 2
 
     async def _begin_known(self, answer: KnownAnswer, run: GenerationRun) -> None:
         if not run.can_draft or run.new < 2:
@@ -53,7 +58,7 @@ class Windows:
         drafter = answer.drafter()
         run.speculation = Speculation(drafter, Accuracy(), controller, stages, limit)
         await run.speculation.read(run.ids[: run.prompt])
-        self._send(run)
+        self.send(run)
 
     async def end(self, talk: Talk) -> None:
         """Remember a complete answer for the user's later requests."""
@@ -65,9 +70,9 @@ class Windows:
         """Draft behind the next token of a session, which has arrived."""
         if run.speculation is not None:
             run.speculation.take(token.token, token.seconds, now)
-            self._send(run)
+            self.send(run)
 
-    def _send(self, run: GenerationRun) -> None:
+    def send(self, run: GenerationRun) -> None:
         """Send the windows that are worth computing now to the first stage."""
         if run.speculation is None:
             return

@@ -4,6 +4,7 @@ import pytest
 
 from shoal.tasks.costs.chain import WindowPrices
 from shoal.tasks.drafting.defaults import AHEAD, FLIGHT
+from shoal.tasks.drafting.modelguesses import ModelGuesses
 from shoal.tasks.drafting.sessions import Drafting
 from shoal.tasks.drafting.speculation import DraftCounts, Speculation, Window
 
@@ -106,3 +107,33 @@ async def test_a_users_earlier_answers_help_only_that_user() -> None:
         session.take(52, 0.1, 1.0)
         found = [window.tokens for window in session.windows()]
         assert (found[0] if found else None) == right
+
+
+@pytest.mark.trio
+async def test_a_smaller_model_guesses_where_the_text_says_nothing() -> None:
+    said = ModelGuesses([5, 6])
+    session = Drafting(fixed=(4, 1)).begin("", "model", 4, 10**6, DraftCounts(), PRICES, said)
+    await session.read([5, 6])
+    session.take(7, 0.1, 1.0)
+    assert list(session.windows()) == []
+    assert said.begin(lambda: None) == [5, 6, 7]
+    assert said.add(8) and said.add(9)
+    (window,) = session.windows()
+    assert window == Window(0, 2, (7, 8, 9))
+    session.take(8, 0.1, 2.0)
+    session.take(1, 0.1, 3.0)
+    assert session.counts.right == 1 and said.behind([], 9) == []
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("right", "first"), [(True, 50), (False, 104)])
+async def test_the_likelier_guesses_are_computed(right: bool, first: int) -> None:
+    """Before anything was verified, a long match is likelier than what a smaller model says."""
+    prompt = [*LINE, 1, 2, *LINE[:4]] if not right else [9, 8, 1, 2, 9]
+    said = ModelGuesses(prompt)
+    session = Drafting(fixed=(4, 1)).begin("", "model", 4, 10**6, DraftCounts(), PRICES, said)
+    await session.read(prompt)
+    said.begin(lambda: None)
+    assert said.add(50)
+    (window,) = session.windows()
+    assert window.tokens[1] == first

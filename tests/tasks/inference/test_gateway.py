@@ -272,9 +272,9 @@ async def test_the_names_of_a_prompt_are_computed_once_for_all_stages(
     swarm = FakeSwarm((1, 2, 3, 4, 5, 6))
     sizes, compute = [], PrefixNames.compute
 
-    def counted(self: PrefixNames, root: str, ids: Sequence[int]) -> bytes:
+    def counted(self: PrefixNames, root: str, ids: Sequence[int], first: bytes = b"") -> bytes:
         sizes.append(len(ids))
-        return compute(self, root, ids)
+        return compute(self, root, ids, first)
 
     monkeypatch.setattr(PrefixNames, "compute", counted)
 

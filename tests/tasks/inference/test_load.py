@@ -132,7 +132,8 @@ async def test_a_prompt_that_is_being_computed_delays_the_next_one(
     served.times.note_prompt(100, 0.1)  # a millisecond for each row
 
     async def body(_: FakeSwarm) -> None:
-        assert "wait" not in await probe(client, stage, prompt=500)
+        told = await probe(client, stage, prompt=500)
+        assert "wait" not in told and told["row"] == pytest.approx(0.001)
         opening = order(stage, SESSION, 1064, 1064)
         await client.courier.call(stage.peer, "session.open", opening, timeout=5)
         monkeypatch.setattr(stage.engine, "submit", lambda span: None)

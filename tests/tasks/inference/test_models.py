@@ -1,6 +1,8 @@
 """Tests of models for a gateway: resolved, fetched, and one shared text process each."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -8,11 +10,13 @@ import trio
 import trio.testing
 
 from shoal.dht.content.library import Library
+from shoal.dht.content.manifest import Blob, Manifest
 from shoal.dht.errors import ModelError
 from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.state.membership.record import ModelName
 from shoal.tasks.defaults import TEXT_MEMORY
 from shoal.tasks.errors import SessionError, TextError
+from shoal.tasks.inference.generation import Model, TextCodec
 from shoal.tasks.inference.models import Models
 from shoal.tasks.inference.sources import ModelSources
 from shoal.tasks.text.process import ModelFiles, TextProcess
@@ -230,3 +234,27 @@ async def test_an_unknown_name_is_answered_with_the_nearest(autojump_clock: obje
                 pass
 
     await world.run(body)
+
+
+@pytest.mark.trio
+async def test_models_with_one_tokenizer_share_a_text_process(autojump_clock: object) -> None:
+    world, same = World(), small_manifest(30)
+    other = replace(small_manifest(40), files={"tokenizer": Blob(4, ("ee" * 32,))})
+    known = {each.root: each for each in (world.manifest, same, other)}
+    asked: list[str] = []
+
+    async def manifest(root: str) -> Manifest:
+        await trio.lowlevel.checkpoint()
+        asked.append(root)
+        return known[root]
+
+    sources = SimpleNamespace(manifest=manifest)
+    models = Models(cast(Host, FakeHost()), cast(ModelSources, sources))
+    text = cast(TextCodec, FakeText())
+    model = Model(world.manifest.root, "small", 2, 8, 600, 20, text)
+    for _ in range(2):
+        found = await models.alike(model, same.root)
+        assert found is not None and found.text is text
+        assert (found.root, found.layers, found.adapter) == (same.root, 2, "")
+        assert await models.alike(model, other.root) is None
+    assert len(asked) == 4, "each pair once"

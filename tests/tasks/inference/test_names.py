@@ -1,8 +1,10 @@
 """Names of prefixes: for the same tokens, secret, model and stages before, and for no others."""
 
 import struct
+from collections.abc import Sequence
 
 from shoal.tasks.engine.interface import NAME_BYTES, USER_BYTES
+from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.inference.names import PrefixNames, names_behind
 
 ROOT = "ab" * 32
@@ -23,6 +25,23 @@ def test_a_name_stands_for_everything_before_its_end() -> None:
     other = names.of(ROOT, [*IDS[:3], 99, *IDS[4:]])
     assert other[:NAME_BYTES] != whole[:NAME_BYTES]
     assert other[NAME_BYTES:] != whole[NAME_BYTES:]
+
+
+def test_names_of_a_text_that_goes_on_are_computed_from_where_it_differs() -> None:
+    """They are the same as those that are computed from the beginning, also between models."""
+    names, hashed = PrefixNames(b"secret"), list[int]()
+    compute = names.compute
+
+    def counted(root: str, ids: Sequence[int], first: bytes = b"") -> bytes:
+        hashed.append(len(ids) // BLOCK - len(first) // NAME_BYTES)
+        return compute(root, ids, first)
+
+    names.compute = counted  # type: ignore[method-assign]
+    texts = [IDS, [*IDS, *IDS], [*IDS, *IDS[:9]], [*IDS[:17], 99, *IDS], IDS[:3], IDS]
+    for text in texts:
+        for root in ("ab" * 32, "cd" * 32):
+            assert names.of(root, text) == PrefixNames(b"secret").of(root, text)
+    assert hashed[::2] == hashed[1::2] == [2, 3, 0, 2, 0, 2]
 
 
 def test_other_secrets_and_models_give_other_names() -> None:

@@ -228,6 +228,26 @@ async def test_a_stage_says_when_no_more_will_arrive(autojump_clock: object) -> 
     await stages.run(body)
 
 
+async def test_a_stage_for_which_nobody_has_kv_says_so_when_it_opens(
+    autojump_clock: object,
+) -> None:
+    """There is no further message, and the prompt travels in long spans."""
+    stages = Stages((4, 8))
+
+    async def nobody(wanted: WantingSession, ready: trio.Event) -> None:
+        await trio.sleep(1)
+
+    stages.connector.beside = nobody  # type: ignore[method-assign]
+
+    async def body(swarm: FakeSwarm) -> None:
+        await stages.open(skips=True)
+        await trio.sleep(2)
+        assert stages.opened.skips and not stages.opened.fetches
+        assert not stages.told
+
+    await stages.run(body)
+
+
 async def test_a_stage_whose_chain_is_changed_fetches_no_more(autojump_clock: object) -> None:
     """A new stage has nothing of it, so the gateway leaves nothing out."""
     stages = Stages((4, 8))
@@ -244,7 +264,7 @@ async def test_a_stage_whose_chain_is_changed_fetches_no_more(autojump_clock: ob
     await stages.run(body)
 
 
-@pytest.mark.parametrize("why", ["busy", "short", "resume", "old gateway"])
+@pytest.mark.parametrize("why", ["busy", "short", "nothing", "resume", "old gateway"])
 async def test_other_stages_of_chains_fetch_first(why: str, autojump_clock: object) -> None:
     """They keep what they have, so that the others may still leave it out."""
     stages = Stages((4, 8))
@@ -256,13 +276,16 @@ async def test_other_stages_of_chains_fetch_first(why: str, autojump_clock: obje
             next(iter(swarm.stages[1].stage.table.open.values())).queued.append(None)  # type: ignore[arg-type]
         if why == "resume":
             changes["resume"] = 600
-        await stages.open(names=NAMES[: 31 * NAME_BYTES] if why == "short" else NAMES, **changes)
+        names = NAMES[: 31 * NAME_BYTES] if why in ("short", "nothing") else NAMES
+        cached = swarm.stages[1].engine.cached = 0 if why == "nothing" else 16
+        await stages.open(names=names, cached=cached, **changes)
         for session in swarm.stages[1].stage.table.open.values():
             session.queued.clear()
 
     await stages.run(body)
     assert stages.connector.first == 1 and not stages.connector.wanted
-    assert stages.opened.skips == bool(stages.connector.kept) == (why in ("busy", "short"))
+    assert stages.opened.skips == (why in ("busy", "short", "nothing"))
+    assert bool(stages.connector.kept) == (why in ("busy", "short"))
     assert not stages.opened.fetches
 
 

@@ -5,6 +5,7 @@ import pytest
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.routing.beliefs import Beliefs, Load, Observed, Shard, StageTimes, Times
 from shoal.tasks.routing.defaults import (
+    LATE_ANSWERS,
     LATE_HALF_LIFE,
     LOAD_FRESH,
     MISSED_FIRST,
@@ -119,7 +120,7 @@ def test_a_stage_that_says_it_has_no_load_is_found_out() -> None:
     taken = [StageTimes(shard("a"), CLAIMED, 0.0)]
     beliefs.observed(taken, Observed(1.0, 0.0, 1000), 0.0)  # once it was true
     assert beliefs.late(shard("a"), 0.0) == pytest.approx(0.0, abs=1e-9)
-    for number in range(3):
+    for number in range(LATE_ANSWERS):
         beliefs.observed(taken, Observed(5.0, 0.0, 1000), float(number))
     late = beliefs.late(shard("a"), 3.0)
     assert late > 2.0
@@ -132,7 +133,7 @@ def test_a_stage_is_not_late_if_all_are() -> None:
         taken = [StageTimes(shard("abc"[number % 3]), CLAIMED, 0.0)]
         beliefs.observed(taken, Observed(6.0, 0.0, 1000), 0.0)
     assert [beliefs.late(shard(name), 0.0) for name in "abc"] == [0.0, 0.0, 0.0]
-    for _ in range(3):
+    for _ in range(LATE_ANSWERS):
         beliefs.observed([StageTimes(shard("a"), CLAIMED, 0.0)], Observed(30.0, 0.0, 1000), 0.0)
     assert beliefs.late(shard("a"), 0.0) > 8.0
     assert beliefs.late(shard("b"), 0.0) == 0.0
@@ -144,7 +145,7 @@ def test_one_liar_does_not_change_what_is_usual() -> None:
     for each in (liar, honest):
         beliefs.observed([each], Observed(1.0, 0.0, 1000), 0.0)
     for _ in range(8):
-        for _ in range(3):
+        for _ in range(LATE_ANSWERS):
             beliefs.observed([liar], Observed(101.0, 0.0, 1000), 0.0)
         beliefs.observed([honest], Observed(1.0, 0.0, 1000), 0.0)
     assert beliefs.late(shard("a"), 0.0) > 50.0
