@@ -125,8 +125,7 @@ class HelloExchange:
     async def receive(
         self, secured: SecureStream, decide: Callable[[Connected], Awaitable[str | None]]
     ) -> Connected:
-        """Run the listener's side of the exchange. This side's hello leaves with the first frames
-        of the link.
+        """Run the listener's side of the exchange.
 
         `decide` is called last, with a peer that passes admission. It may return a code that
         refuses that peer. Raises HelloRefused if the peer is refused, and PathLost if the
@@ -144,8 +143,7 @@ class HelloExchange:
             self.admission.used(secret)
             token = secret.prove("listener", _binding(secured, dialler=peer, listener=self._peer))
         tokens = () if token is None else (token,)
-        # The link begins with a ping at once, so the hello leaves with it (`LaneWriter.run`).
-        secured.hold(self._hello(secured, hello.incarnation if hello.resume else None, *tokens))
+        secured.send(self._hello(secured, hello.incarnation if hello.resume else None, *tokens))
         self._tell(connected)
         return connected
 

@@ -105,7 +105,6 @@ class SecureStream:
         self._closed = False
         self._first = first
         self._rest: memoryview | None = None  # ciphertext that the kernel has not accepted
-        self._held = False  # whether the kernel was not offered it, because more will follow
         self._read_bytes = defaults.SMALL_READ_BYTES
         self.read_most = defaults.READ_BYTES
         """Largest number of bytes that one read may return."""
@@ -141,7 +140,7 @@ class SecureStream:
     @property
     def blocked(self) -> bool:
         """Whether the kernel has not accepted all bytes yet. Only `drain` may send then."""
-        return self._rest is not None and not self._held
+        return self._rest is not None
 
     async def handshake(self, *, hold: bool = False) -> None:
         """Run TLS until both ends are authenticated.
@@ -156,7 +155,6 @@ class SecureStream:
         while True:
             self._queue_outgoing()
             if hold and self.tls.established:
-                self._held = True
                 return
             await self.drain()
             if self.tls.established:
@@ -235,26 +233,15 @@ class SecureStream:
     def send(self, plaintext: bytes) -> None:
         """Encrypt bytes, and pass to the kernel as many as it accepts.
 
-        Must not be called while `blocked`. Raises PathLost if the connection is broken.
+        Must not be called while `blocked`, except once after a `handshake` with `hold`. Raises
+        PathLost if the connection is broken.
         """
-        self._encrypt(plaintext)
-        self._send_rest()
-
-    def hold(self, plaintext: bytes) -> None:
-        """Encrypt bytes that leave with the next `send` or `drain`, in one packet if they fit.
-
-        Must not be called while `blocked`. Raises PathLost if the connection is broken.
-        """
-        self._encrypt(plaintext)
-        self._held = True
-
-    def _encrypt(self, plaintext: bytes) -> None:
-        """Append bytes, encrypted, to those that wait for the kernel."""
         try:
             self.tls.write(plaintext)
         except TransportError:
             raise PathLost from None
         self._queue_outgoing()
+        self._send_rest()
 
     async def drain(self) -> None:
         """Wait until the kernel has accepted all bytes. Raises PathLost if the connection
@@ -271,11 +258,7 @@ class SecureStream:
         await self._wait(self._byte_stream.wait_writable)
 
     def close(self) -> None:
-        """Close the byte stream, and end the tasks that serve it. Bytes that were held back leave
-        first."""
-        if self._held:
-            with suppress(PathLost):
-                self._send_rest()
+        """Close the byte stream, and end the tasks that serve it."""
         self._closed = True
         self._rest = None
         self._byte_stream.close()
@@ -316,7 +299,6 @@ class SecureStream:
         """Pass waiting bytes to the kernel, as many as it accepts."""
         if self._rest is None or self._closed:
             return
-        self._held = False
         try:
             sent = self._byte_stream.write_ready(self._rest)
         except BlockingIOError:

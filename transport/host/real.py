@@ -92,8 +92,6 @@ class TrioHost:
             if source_port:
                 _share_port(sock)
                 await sock.bind(("::" if ":" in address else "0.0.0.0", source_port))
-            if _QUICKACK is not None:  # this side speaks first, so its data can carry the first ACK
-                sock.setsockopt(trio.socket.IPPROTO_TCP, _QUICKACK, 0)
             await sock.connect((address, port))
         except BaseException:
             sock.close()
@@ -246,7 +244,6 @@ def _tune(sock: trio.socket.SocketType) -> None:
             sock.setsockopt(*each)
 
 
-_QUICKACK: int | None = getattr(stdlib_socket, "TCP_QUICKACK", None)  # of Linux alone
 _UDP_BUFFER_BYTES = 2 << 20
 # linux/in.h and linux/in6.h; the socket module does not name them.
 _MTU_DISCOVER = ((stdlib_socket.IPPROTO_IP, 10), (stdlib_socket.IPPROTO_IPV6, 23))

@@ -105,13 +105,11 @@ class LaneWriter:
             self._idle.unpark()
 
     async def run(self) -> None:
-        """Send queued frames until the path is lost, and keep few bytes in the kernel's buffer.
-
-        The first ones leave together with the listener's hello, which was held back for them.
-        """
+        """Send queued frames until the path is lost, and keep few bytes in the kernel's buffer."""
         secured = self._path
         try:
             while True:
+                await secured.drain()
                 began = self._host.now()
                 data = self._take(began)
                 if data:
@@ -123,7 +121,6 @@ class LaneWriter:
                         self.set_pace(self._host.now() - began)
                 else:
                     await self._rest()
-                await secured.drain()
         except PathLost:
             secured.close()
 

@@ -119,7 +119,7 @@ class Node:
         report."""
         port = DIALBACK_PORT
         stream = await self.computer.run(self._connect, other.ip, port)
-        await trio.sleep(0.5)  # without data, the ACK that ends TCP's handshake waits for 0.2 s
+        await trio.sleep(0.2)
         place = other.came_from[-1]
         self.reach.observed_tcp(other.peer, other.ip, place, port)
         stream.socket.close()
