@@ -41,7 +41,7 @@ async def two(world: World) -> tuple[Host, DaemonHandle, DaemonHandle]:
     await worker.serving()
     desk = world.host("desk", behind=world.gateway("home", link=HOME))
     gateway = await desk.start(bootstrap=[worker], engine=False, api=API_PORT)
-    await gateway.until(lambda status: status["peers"] == 1)
+    await gateway.until(lambda status: any(each["complete"] for each in status["models"]))
     return desk, worker, gateway
 
 
