@@ -18,7 +18,6 @@ import msgpack
 import trio
 
 from ...transport.address import Address
-from ...transport.defaults import PATIENCE_S
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import CallRefused, TransportError
 from ...transport.host.seam import Host
@@ -253,12 +252,7 @@ class Membership:
         """
         sums = self._sums()
         try:
-            reply = await link.call(
-                "member.sums",
-                payload=sums,
-                timeout=defaults.PULL_TIMEOUT,
-                within=PATIENCE_S,
-            )
+            reply = await link.call("member.sums", payload=sums, timeout=defaults.PULL_TIMEOUT)
         except CallRefused:
             offers = self.roster.offers(self._host.now())
             self._post(link, "member.digest", encode_digest(offers))
@@ -318,7 +312,7 @@ class Membership:
             return self._blame(link, error)
         sums = self._sums()
         offers = self.roster.offers(now, self.roster.differing(sums, theirs))
-        return Reply(payload=sums + encode_digest(offers), within=PATIENCE_S)
+        return Reply(payload=sums + encode_digest(offers))
 
     async def _on_digest(self, call: Call) -> Answer:
         """Pull the records in a peer's digest that this node lacks."""
@@ -375,7 +369,7 @@ class Membership:
             elif (known := self.roster.tagged(tag)) is not None:
                 offer = self.roster.offer(known.record.peer, self._host.now())
                 told.append((offer.reach, offer.age, known.sealed))
-        return Reply(payload=msgpack.packb(told), within=PATIENCE_S)
+        return Reply(payload=msgpack.packb(told))
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
         """Close the link of a peer that wrote or forwarded an invalid record.

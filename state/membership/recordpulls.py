@@ -11,7 +11,6 @@ from itertools import islice
 
 import trio
 
-from ...transport.defaults import PATIENCE_S
 from ...transport.errors import TransportError
 from ...transport.link.link import Link
 from .. import defaults
@@ -99,12 +98,7 @@ class RecordPulls:
         try:
             with suppress(TransportError):  # the peer refused or went away
                 asked = encode_tags(batch)
-                reply = await link.call(
-                    "member.pull",
-                    payload=asked,
-                    timeout=defaults.PULL_TIMEOUT,
-                    within=PATIENCE_S,
-                )
+                reply = await link.call("member.pull", payload=asked, timeout=defaults.PULL_TIMEOUT)
                 await self._take(link, reply.payload)
         finally:
             self._step_out(link, batch)

@@ -17,10 +17,8 @@ from .members import LightMember
 COUNT = 50
 PORT = 4001
 EVERY_S = 0.05  # seconds between two checks
-FACTOR = 1.7
-"""Maximum ratio between the two times from the last start to the end. Daemons let calls that no
-user waits for wait up to 20 ms for other frames, which light hosts do not: about 7 % of the time.
-"""
+FACTOR = 1.5
+"""Maximum ratio between the two times from the last start to the end."""
 LINK = LinkSpec(PipeSpec(0.01, rate=2.5e6), PipeSpec(0.01, rate=12.5e6))
 
 Plan = list[tuple[float, list[int]]]
