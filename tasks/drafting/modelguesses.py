@@ -22,7 +22,7 @@ from .defaults import (
 
 
 class ModelGuesses:
-    """What a smaller model says behind the text of one session. `ids` is the session's prompt.
+    """Guesses of a smaller model for the text of one session. `ids` is the session's prompt.
 
     `begin`, `add` and `end` are called for the smaller model's answers, one at a time, and `take`
     for the session's own tokens.

@@ -2,7 +2,7 @@
 
 The smaller model is any that this node serves whole, with the tokenizer of the larger one. It
 answers as it would for a client: over a chain, which is this node alone. No other node reads the
-text for it. What it says are guesses, which the larger model's chain verifies (`windows.py`).
+text for it. Its tokens are guesses, which the larger model's chain verifies (`windows.py`).
 """
 
 from collections.abc import Awaitable, Callable, Iterable

@@ -53,7 +53,7 @@ def test_an_answer_goes_on_behind_its_guesses() -> None:
 
 
 def test_a_slow_model_follows_the_text() -> None:
-    """What the session has said in the meantime is compared, not guessed."""
+    """Tokens that the session has said in the meantime are compared, not guessed."""
     said, cancel = guessed()
     said.take(3)
     said.take(4)
